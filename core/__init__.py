@@ -1,0 +1,1 @@
+"""The core of distrl: contracts, events, codec, configuration, node runtime and command line."""

@@ -1,0 +1,1 @@
+"""The command line: ``distrl`` and ``distrl-node``. Nothing here imports torch; subcommands load lazily."""

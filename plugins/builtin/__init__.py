@@ -1,0 +1,1 @@
+"""The project's own plugins. They register through the same hooks as a stranger's."""
