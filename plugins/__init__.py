@@ -1,0 +1,1 @@
+"""Plugins: everything in distrl that can be swapped."""
