@@ -17,6 +17,7 @@ from distrl.core.contracts.device import Device
 from distrl.core.contracts.events import Blob, Feedback, ObservationRecord, Priority, Reward, Trajectory
 from distrl.core.contracts.observation import Observation
 from distrl.core.contracts.policy import Policy, TrainablePolicy
+from distrl.core.contracts.staleness import StalenessPolicy
 from distrl.core.contracts.task import TaskSource
 
 
@@ -198,6 +199,7 @@ class UpdateResult:
 class Learner(Protocol):
     """Trains a policy. The runtime's loop::
 
+        learner.use(staleness)
         learner.restore(...) or publish version 0
         while running:
             learner.ingest(new experiences); learner.prioritize(new priorities)
@@ -216,6 +218,9 @@ class Learner(Protocol):
     @property
     def batch(self) -> int:
         """New policy trajectories that one version consumes: the unit of pacing."""
+
+    def use(self, staleness: StalenessPolicy) -> None:
+        """Take over the run's decision on what is too old to be sampled. Called once, before anything else."""
 
     def ingest(self, batch: Sequence[Experience]) -> None:
         """Take judged trajectories over; never a test split, another run's or an aborted one, and never the
