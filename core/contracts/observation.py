@@ -26,3 +26,6 @@ class Observation:
     screenshot: Screenshot | None
     ui_tree: str | None = None
     """JSON (``core.contracts.task.UiNode``), where the device has one."""
+    goal: str = ""
+    """The goal as the device itself states it, where it does (a benchmark that words the goal when the episode starts,
+    as MiniWoB++ does): set on what ``reset`` returns, it takes the place of the task's. Else empty."""
