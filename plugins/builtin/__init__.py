@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distrl.plugins.builtin.learner.a_ride_options import ARideOptions
+from distrl.plugins.builtin.policy.factored_options import FactoredOptions
+from distrl.plugins.builtin.prioritizer.dper_options import DperOptions
 from distrl.plugins.deferred import deferred
 from distrl.plugins.spec import (
     CollectorFactory,
@@ -67,7 +70,7 @@ def distrl_prioritizers() -> Sequence[Registration[PrioritizerFactory]]:
         Registration(
             "dper",
             deferred(f"{HERE}.prioritizer.dper:Dper"),
-            Options,
+            DperOptions,
             "weighs TD error, importance ratio and entropy",
         ),
         Registration(
@@ -85,7 +88,7 @@ def distrl_learners() -> Sequence[Registration[LearnerFactory]]:
         Registration(
             "a-ride",
             deferred(f"{HERE}.learner.a_ride:ARide"),
-            Options,
+            ARideOptions,
             "advantage-weighted Retrace over prioritized replay",
         ),
     )
@@ -97,7 +100,7 @@ def distrl_policies() -> Sequence[Registration[PolicyFactory]]:
         Registration(
             "factored",
             deferred(f"{HERE}.policy.factored:FactoredPolicy"),
-            Options,
+            FactoredOptions,
             "a small network with a factored action head",
         ),
     )
