@@ -12,12 +12,28 @@ from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from distrl.core.contracts.events import Blob, ObservationRecord
+
 Convert = Callable[[Any], Any]
+
+BRANCHES: dict[Any, str] = {Blob: "distrl.Blob", ObservationRecord: "distrl.Observation"}
+"""Schema names of the records that may be null. Naming the branch spares fastavro the search for the one that fits,
+a third of the time that writing a trajectory takes."""
 
 
 def to_record(kind: Any) -> Convert:
     """The function from an instance of the dataclass ``kind`` to its dictionary."""
-    return _record_converter(kind, _encoder)
+    names = tuple(field.name for field in fields(kind))
+    values = attrgetter(*names)
+    nested = _nested(kind, _encoder)
+
+    def convert_all(event: Any) -> dict[str, Any]:
+        record = dict(zip(names, values(event), strict=True))
+        for name, convert in nested:
+            record[name] = convert(record[name])
+        return record
+
+    return convert_all
 
 
 def from_record(kind: Any) -> Convert:
@@ -32,20 +48,6 @@ def from_record(kind: Any) -> Convert:
     return build
 
 
-def _record_converter(kind: Any, converter: Callable[[Any], Convert | None]) -> Convert:
-    names = tuple(field.name for field in fields(kind))
-    values = attrgetter(*names)
-    nested = _nested(kind, converter)
-
-    def convert_all(event: Any) -> dict[str, Any]:
-        record = dict(zip(names, values(event), strict=True))
-        for name, convert in nested:
-            record[name] = convert(record[name])
-        return record
-
-    return convert_all
-
-
 def _nested(kind: Any, converter: Callable[[Any], Convert | None]) -> list[tuple[str, Convert]]:
     """The fields that differ between dataclass and dictionary, with what converts them."""
     pairs = ((name, converter(hint)) for name, hint in get_type_hints(kind).items())
@@ -57,7 +59,10 @@ def _encoder(hint: Any) -> Convert | None:
         return to_record(hint)
     if get_origin(hint) is tuple:
         return _each(_encoder(get_args(hint)[0]), list)
-    return _optional(hint, _encoder)
+    if (inner := _optional(hint)) is not None and is_dataclass(inner):
+        branch, convert = BRANCHES[inner], to_record(inner)
+        return lambda value: None if value is None else (branch, convert(value))
+    return None
 
 
 def _decoder(hint: Any) -> Convert | None:
@@ -65,7 +70,10 @@ def _decoder(hint: Any) -> Convert | None:
         return from_record(hint)
     if get_origin(hint) is tuple:
         return _each(_decoder(get_args(hint)[0]), tuple)
-    return _optional(hint, _decoder)
+    if (inner := _optional(hint)) is not None and is_dataclass(inner):
+        convert = from_record(inner)
+        return lambda value: None if value is None else convert(value)
+    return None
 
 
 def _each(convert: Convert | None, collection: Convert) -> Convert:
@@ -74,10 +82,6 @@ def _each(convert: Convert | None, collection: Convert) -> Convert:
     return lambda values: collection(map(convert, values))
 
 
-def _optional(hint: Any, converter: Callable[[Any], Convert | None]) -> Convert | None:
-    if get_origin(hint) not in (types.UnionType, Union):
-        return None
-    convert = converter(get_args(hint)[0])
-    if convert is None:
-        return None
-    return lambda value: None if value is None else convert(value)
+def _optional(hint: Any) -> Any | None:
+    """The ``X`` of ``X | None``; ``None`` for another annotation."""
+    return get_args(hint)[0] if get_origin(hint) in (types.UnionType, Union) else None
