@@ -1,0 +1,153 @@
+"""The Kafka broker without docker: one KRaft node from Maven's jars, on 127.0.0.1. Used by the tests and ``stack.py``."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from server import HOST, Server, ServerError, cache_dir, free_port, port_answers
+
+POM = Path(__file__).parent / "kafka" / "pom.xml"
+_MAVEN_SECONDS = 600
+
+
+def _tool(name: str, package: str) -> str:
+    """The full path of a program. Raises ``ServerError`` with the command that brings it."""
+    path = shutil.which(name)
+    if path is None:
+        raise ServerError(f"{name} is missing, the Kafka broker needs it: apt-get install -y {package}")
+    return path
+
+
+def broker_jars() -> Path:
+    """The folder with the broker's jars, fetched through Maven the first time.
+
+    Its name is the hash of ``pom.xml``, so another version is another folder. Fetched beside it and renamed when
+    complete, so an interrupted download is never used and two at once do no harm. Raises ``ServerError``.
+    """
+    name = "kafka-" + hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
+    jars = cache_dir() / name
+    if jars.is_dir():
+        return jars
+    maven = _tool("mvn", "maven")
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=jars.parent))
+    try:
+        done = subprocess.run(
+            [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MAVEN_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServerError(f"Maven could not fetch the Kafka broker:\n{(done.stdout + done.stderr)[-2000:]}")
+        try:
+            fresh.rename(jars)
+        except OSError:
+            if not jars.is_dir():
+                raise
+    except subprocess.TimeoutExpired as error:
+        raise ServerError(f"Maven did not fetch the Kafka broker within {_MAVEN_SECONDS} s") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return jars
+
+
+class KafkaServer(Server):
+    """One broker that is its own controller. Data, offsets and transactions outlive ``kill`` and ``restart``."""
+
+    name = "Kafka"
+
+    def __init__(self, state_dir: Path, *, port: int | None = None, detached: bool = False) -> None:
+        super().__init__(state_dir, port=port, detached=detached)
+        self._controller_port = free_port()
+        self._jars = Path()
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` for clients."""
+        return self.address
+
+    @property
+    def _properties(self) -> Path:
+        return self.state_dir / "server.properties"
+
+    def prepare(self) -> None:
+        java = _tool("java", "openjdk-17-jre-headless")
+        self._jars = broker_jars()
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        if (self.state_dir / "data" / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        done = subprocess.run(
+            [
+                *(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*"),
+                *("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(self._properties)),
+            ],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=self.start_seconds,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise ServerError(f"Kafka's storage could not be formatted:\n{(done.stdout + done.stderr)[-2000:]}")
+
+    def command(self) -> Sequence[str]:
+        return [
+            _tool("java", "openjdk-17-jre-headless"),
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            f"{self._jars}/*",
+            "kafka.Kafka",
+            str(self._properties),
+        ]
+
+    def answers(self) -> bool:
+        return port_answers(self.port)
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.bootstrap.servers": f"{HOST}:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": self.state_dir / "data",
+            "num.partitions": 1,
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.num.partitions": 4,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            # After a crash the controller waits for the dead broker's session to end before it lets the new one in.
+            "broker.session.timeout.ms": 2000,
+            "broker.heartbeat.interval.ms": 400,
+            "group.initial.rebalance.delay.ms": 0,
+            # A member that dies should be replaced within a test's patience; the default minimum is 6 s.
+            "group.min.session.timeout.ms": 500,
+            "num.network.threads": 2,
+            "num.io.threads": 2,
+            "log.cleaner.dedupe.buffer.size": 8_000_000,
+            "log.retention.check.interval.ms": 5000,
+        }
+
+
+def start_kafka(state_dir: Path, *, port: int | None = None, detached: bool = False) -> KafkaServer:
+    """A broker that answers. ``state_dir`` holds all that it keeps. Raises ``ServerError``."""
+    return KafkaServer(state_dir, port=port, detached=detached).start()

@@ -1,0 +1,39 @@
+"""Real servers for the tests: started the first time a test of the session asks, ended with the session.
+
+Nothing is left behind however the session ends: each server is the leader of its own process group, which a guard
+process kills when pytest is gone (``compose/server.py``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# Last, so that nothing of the stack shadows an installed package.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "compose"))
+
+if TYPE_CHECKING:
+    from kafka_broker import KafkaServer
+    from seaweedfs import S3Server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A Kafka broker shared by the session. A test that breaks it starts one of its own with ``start_kafka``."""
+    from kafka_broker import start_kafka
+
+    with start_kafka(tmp_path_factory.mktemp("kafka") / "state") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server shared by the session. A test that breaks it starts one of its own with ``start_s3``."""
+    from seaweedfs import start_s3
+
+    with start_s3(tmp_path_factory.mktemp("s3") / "state") as server:
+        yield server
