@@ -25,7 +25,7 @@ _BATCH = 500
 class Decoder(Protocol):
     """The half of ``core.codec`` that a reader needs."""
 
-    def decode(self, value: bytes) -> Event:
+    def decode(self, data: bytes, /) -> Event:
         """Raises ``CodecError`` for bytes that are no event."""
 
 
