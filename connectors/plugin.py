@@ -7,14 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distrl.connectors.simulated_phone.option import PhoneOptions, TaskOptions
+from distrl.plugins.deferred import deferred
 from distrl.plugins.spec import DeviceFactory, Registration, TaskSourceFactory, hookimpl
+
+HERE = "distrl.connectors"
 
 
 @hookimpl
 def distrl_devices() -> Sequence[Registration[DeviceFactory]]:
-    return ()
+    return (
+        Registration(
+            "simulated-phone",
+            deferred(f"{HERE}.simulated_phone.device:SimulatedPhone"),
+            PhoneOptions,
+            "a phone drawn in memory, with latency and faults to choose",
+        ),
+    )
 
 
 @hookimpl
 def distrl_task_sources() -> Sequence[Registration[TaskSourceFactory]]:
-    return ()
+    return (
+        Registration(
+            "simulated-phone",
+            deferred(f"{HERE}.simulated_phone.task:SimulatedTasks"),
+            TaskOptions,
+            "open an app, turn a setting on or off, search for words in an app",
+        ),
+    )
