@@ -32,11 +32,11 @@ def entries(folder: Path = FOLDER) -> dict[str, dict[str, str | int]]:
     }
 
 
-def main() -> None:
+def main(folder: Path = FOLDER) -> None:
     """Add new files to the lock. An edited or deleted file is an error: released versions stay as they are."""
-    path = FOLDER / "lock.json"
+    path = folder / "lock.json"
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    new = entries()
+    new = entries(folder)
     changed = [name for name, entry in old.items() if new.get(name) != entry]
     if changed:
         raise SystemExit(f"released schemas must not change: {', '.join(changed)}; add a new version instead")
