@@ -149,8 +149,7 @@ class ReplayBuffer:
         for entry in self._entries.values():
             if not entry.withheld:
                 self._judge_age(entry)
-                if entry.withheld:
-                    self._weigh(entry)
+                self._weigh(entry)
 
     def sample(self, count: int, source: random.Random) -> list[Sample]:
         """Draw ``count`` trajectories, each with its probability (the total is cut into ``count`` equal parts and one is drawn in

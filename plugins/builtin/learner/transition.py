@@ -8,13 +8,10 @@ from distrl.plugins.builtin.learner.a_ride_options import ARideOptions
 from distrl.plugins.builtin.learner.screen_cache import ScreenCache
 
 
-def policy_inputs(trajectory: Trajectory, screens: ScreenCache) -> list[PolicyInput]:
-    """What the policy saw at each step: the same as the collector gave it when it acted."""
-    actions = tuple(step.action for step in trajectory.steps)
-    return [
-        PolicyInput(trajectory.goal, screens.observation(step.observation), actions[:place])
-        for place, step in enumerate(trajectory.steps)
-    ]
+def policy_input(trajectory: Trajectory, place: int, screens: ScreenCache) -> PolicyInput:
+    """What the policy saw at one step: the same as the collector gave it when it acted."""
+    actions = tuple(step.action for step in trajectory.steps[:place])
+    return PolicyInput(trajectory.goal, screens.observation(trajectory.steps[place].observation), actions)
 
 
 def final_input(trajectory: Trajectory, screens: ScreenCache) -> PolicyInput | None:
