@@ -1,0 +1,28 @@
+"""Opens what a configuration names, for commands that look at a run from outside."""
+
+from __future__ import annotations
+
+from distrl.connectors import open_bus, open_store
+from distrl.core.config import Config
+from distrl.core.contracts.bus import Bus
+from distrl.core.contracts.clock import SystemClock
+from distrl.core.contracts.store import BlobStore
+
+CLIENT = "distrl-command-line"
+PING_SECONDS = 10.0
+
+
+def bus_of(config: Config) -> Bus:
+    """The run's log, after it has answered; raises ``BusUnavailableError`` if it does not."""
+    bus = open_bus(config.bus, clock=SystemClock(), client_id=CLIENT)
+    try:
+        bus.ping(PING_SECONDS)
+    except BaseException:
+        bus.close()
+        raise
+    return bus
+
+
+def store_of(config: Config) -> BlobStore:
+    """The run's store. Nothing is asked of it yet."""
+    return open_store(config.store)
