@@ -26,10 +26,10 @@ def line_chart(
     percent: bool = False,
     steps: bool = False,
 ) -> ET.Element:
-    """Lines over a common axis. ``steps``: the value stands until the next point."""
+    """Lines over a common axis from 0. ``steps``: the value stands until the next point."""
     xs = [x for points in lines.values() for x, _ in points]
     ys = [y for points in lines.values() for _, y in points if math.isfinite(y)]
-    x_low, x_high = _spread(min(xs, default=0.0), max(xs, default=1.0))
+    x_low, x_high = _spread(min([0.0, *xs]), max(xs, default=1.0))
     low, high = y_range or _padded(min(ys, default=0.0), max(ys, default=1.0))
     svg = _svg()
     across, up = _scale(x_low, x_high, _LEFT, WIDTH - _RIGHT), _scale(low, high, HEIGHT - _BOTTOM, _TOP)
@@ -138,7 +138,7 @@ def _axes(
     percent: bool = False,
     whole: bool = False,
 ) -> None:
-    for value in ticks(low, high, 4, whole=whole):
+    for value in ticks(low, high, 5, whole=whole):
         _line(svg, _LEFT, up(value), WIDTH - _RIGHT, up(value), "grid")
         _text(svg, _LEFT - 6, up(value) + 4, f"{value:.0%}" if percent else _short(value), "end")
     for value in ticks(x_low, x_high, 6, whole=whole):

@@ -317,7 +317,7 @@ body { margin: 0 auto; max-width: 1180px; padding: 28px 20px 60px; background: v
 h1 { font-size: 26px; margin: 0; overflow-wrap: anywhere; } h2 { font-size: 18px; margin: 34px 0 10px; }
 h3 { font-size: 15px; margin: 0; overflow-wrap: anywhere; }
 header p, figure p, .tiles span { color: var(--dim); margin: 2px 0 0; font-size: 13px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 12px; margin: 20px 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 12px; margin: 20px 0; }
 .tiles div, figure { background: var(--card); border: 1px solid var(--grid); border-radius: 8px; padding: 14px 16px; }
 .tiles strong { display: block; font-size: 22px; font-variant-numeric: tabular-nums; } .tiles span { display: block; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 12px; }

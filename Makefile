@@ -1,0 +1,53 @@
+# What people and CI call. `make demo` and `make test` prepare all that they need; a second time they install nothing.
+PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name) 2>/dev/null)))
+VENV := .venv/bin
+PYTEST_ARGS ?=
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
+
+# One thread a process: several processes with several threads each slow one another down.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint lock stack-up stack-down python prepare-test
+
+help:
+	@echo "make setup       prepare .venv with what the demo needs"
+	@echo "make demo        train on the simulated phone (ARGS='--minutes 2' passes options on)"
+	@echo "make test        prepare all that the tests need, then lint, type-check and test"
+	@echo "make lint        ruff, mypy and the import rules (after make test has prepared)"
+	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
+	@echo "make stack-up    start Kafka, an S3 server and the rest on this machine, without docker"
+	@echo "make stack-down  end them"
+
+python:
+	@test -n "$(PYTHON)" || { echo "error: python3 is missing: apt-get install -y python3 python3-venv" >&2; exit 3; }
+
+setup: python
+	@$(PYTHON) tools/prepare.py demo
+
+demo: setup
+	$(VENV)/distrl demo $(ARGS)
+
+prepare-test: python
+	@$(PYTHON) tools/prepare.py test
+
+lint:
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	$(VENV)/lint-imports
+
+test: prepare-test lint
+	$(VENV)/python -m pytest $(PYTEST_ARGS)
+
+# demo.lock is held to test.lock, so that both install the same versions.
+lock: prepare-test
+	$(VENV)/python -m $(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml --all-extras --group test --group lint --group build -o locks/test.lock
+	$(VENV)/python -m $(COMPILE) pyproject.toml --extra torch --extra simulated --group build -c locks/test.lock -o locks/demo.lock
+
+stack-up: prepare-test
+	$(VENV)/python compose/stack.py up
+
+stack-down:
+	$(VENV)/python compose/stack.py down

