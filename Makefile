@@ -1,5 +1,7 @@
 # What people and CI call. `make demo` and `make test` prepare all that they need; a second time they install nothing.
-PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name) 2>/dev/null)))
+# The first Python that runs and is new enough; a name alone may be a launcher that starts nothing.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 VENV := .venv/bin
 PYTEST_ARGS ?=
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -21,7 +23,7 @@ help:
 	@echo "make stack-down  end them"
 
 python:
-	@test -n "$(PYTHON)" || { echo "error: python3 is missing: apt-get install -y python3 python3-venv" >&2; exit 3; }
+	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is missing: apt-get install -y python3 python3-venv" >&2; exit 3; }
 
 setup: python
 	@$(PYTHON) tools/prepare.py demo

@@ -35,7 +35,7 @@ MISSING = 3
 
 def main(what: str) -> None:
     """``what``: ``demo`` or ``test``."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (whoever sets PYTHON may choose an older one)
         stop(
             f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}",
             "apt-get install -y python3 python3-venv",
