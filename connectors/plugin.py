@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distrl.connectors.appium.option import AppiumOptions
+from distrl.connectors.miniwob.option import MiniWobOptions
 from distrl.connectors.simulated_phone.option import PhoneOptions, TaskOptions
 from distrl.plugins.deferred import deferred
 from distrl.plugins.spec import DeviceFactory, Registration, TaskSourceFactory, hookimpl
@@ -23,6 +25,12 @@ def distrl_devices() -> Sequence[Registration[DeviceFactory]]:
             PhoneOptions,
             "a phone drawn in memory, with latency and faults to choose",
         ),
+        Registration(
+            "appium",
+            deferred(f"{HERE}.appium.device:AppiumDevice"),
+            AppiumOptions,
+            "Chromium or an Android phone behind an Appium server",
+        ),
     )
 
 
@@ -34,5 +42,11 @@ def distrl_task_sources() -> Sequence[Registration[TaskSourceFactory]]:
             deferred(f"{HERE}.simulated_phone.task:SimulatedTasks"),
             TaskOptions,
             "open an app, turn a setting on or off, search for words in an app",
+        ),
+        Registration(
+            "miniwob",
+            deferred(f"{HERE}.miniwob.task:MiniWobTasks"),
+            MiniWobOptions,
+            "MiniWoB++ pages in a browser (device appium, evaluator environment)",
         ),
     )
