@@ -37,7 +37,9 @@ class RunConfig(Section):
     seed: int = Field(default=0, ge=0, description="every random choice of the run derives from it")
     directory: Path = Field(default=Path("runs"), description="holds a folder a run: logs, summary, report, outboxes")
     plugins: tuple[Path, ...] = Field(default=(), description="plugin files to load besides the installed ones")
-    heartbeat_seconds: float = Field(default=2.0, gt=0, description="interval of a node's sign of life; three missed mean dead")
+    heartbeat_seconds: float = Field(
+        default=2.0, gt=0, description="interval of a node's sign of life; three missed mean dead"
+    )
     watchdog_seconds: float = Field(
         default=120.0, gt=0, description="a role that has waited this long for another one ends with an error"
     )
@@ -46,7 +48,9 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _name_fits(self) -> Self:
         if not RUN_PATTERN.fullmatch(self.name):
-            raise ValueError("name: use lower-case letters, digits, '-' and '_', at most 63, starting with a letter or digit")
+            raise ValueError(
+                "name: use lower-case letters, digits, '-' and '_', at most 63, starting with a letter or digit"
+            )
         return self
 
 
@@ -128,7 +132,9 @@ class CollectorConfig(Section):
     horizon: int | None = Field(default=None, ge=1, description="steps; unset leaves it to the task")
     demonstrations: int = Field(default=0, ge=0, description="demonstrations that a node of their own records first")
     demonstrator: str = Field(default="demonstrator", description="the collector plugin that records them")
-    outbox_episodes: int = Field(default=1000, ge=1, description="finished episodes kept on disk while the log is away; then collecting pauses")
+    outbox_episodes: int = Field(
+        default=1000, ge=1, description="finished episodes kept on disk while the log is away; then collecting pauses"
+    )
     stop_seconds: float = Field(default=20.0, gt=0, description="longest time to finish episodes in hand at a stop")
     options: Table = Field(default_factory=dict)
 
@@ -147,7 +153,9 @@ class PrioritizerConfig(Section):
 
     plugin: str = "dper"
     nodes: int = Field(default=1, ge=1, description="processes that `distrl run` starts")
-    verdict_seconds: float = Field(default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go")
+    verdict_seconds: float = Field(
+        default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go"
+    )
     options: Table = Field(default_factory=dict)
 
 
@@ -157,10 +165,14 @@ class LearnerConfig(Section):
     plugin: str = "a-ride"
     evaluator: str = Field(default="", description="whose verdicts train; empty: the one in [evaluator]")
     evaluator_version: str = Field(default="*", description="pattern that the verdict's version must match")
-    verdict_seconds: float = Field(default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go")
+    verdict_seconds: float = Field(
+        default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go"
+    )
     pace: bool = Field(default=True, description="collectors start only what the learner will still use")
     max_lag: int = Field(default=8, ge=0, description="versions; older is not trained on; 0: without bound")
-    renew_seconds: float = Field(default=5.0, gt=0, description="a waiting learner renews the collectors' allowance this often")
+    renew_seconds: float = Field(
+        default=5.0, gt=0, description="a waiting learner renews the collectors' allowance this often"
+    )
     checkpoint_seconds: float = Field(default=30.0, gt=0, description="interval of checkpoints")
     checkpoints_kept: int = Field(default=2, ge=1)
     options: Table = Field(default_factory=dict)
@@ -171,9 +183,15 @@ class BudgetConfig(Section):
 
     minutes: float = Field(default=0.0, ge=0)
     episodes: int = Field(default=0, ge=0, description="finished episodes of the policy")
-    until_success: float = Field(default=0.0, ge=0, le=1, description="success over the last 200 episodes of the policy")
-    drain_seconds: float = Field(default=120.0, gt=0, description="longest time to evaluate and ingest what was collected")
-    evaluation_tasks: int = Field(default=120, ge=0, description="unseen tasks that the first and last weights are judged on")
+    until_success: float = Field(
+        default=0.0, ge=0, le=1, description="success over the last 200 episodes of the policy"
+    )
+    drain_seconds: float = Field(
+        default=120.0, gt=0, description="longest time to evaluate and ingest what was collected"
+    )
+    evaluation_tasks: int = Field(
+        default=120, ge=0, description="unseen tasks that the first and last weights are judged on"
+    )
 
 
 class Config(Section):
@@ -246,20 +264,26 @@ def parse_config(table: Table, *, source: str = "the configuration") -> Config:
         raise ConfigError(f"{source}: {explain(error, Config)}") from error
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first thing that is wrong, in one line, with the nearest known key for an unknown one."""
+def explain(error: ValidationError, model: type[BaseModel], *, prefix: str = "") -> str:
+    """The first thing that is wrong, in one line, with the nearest known key for an unknown one.
+
+    ``prefix``: dotted name of the table that ``model`` checked.
+    """
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     location = [str(part) for part in first["loc"]]
-    name = ".".join(location) or "value"
+    path = [prefix] if prefix else []
+    name = ".".join([*path, *location]) or "value"
     if first["type"] != "extra_forbidden":
         return f"{name}: {first['msg'].removeprefix('Value error, ')}"
     owner: Any = model
     for part in location[:-1]:
-        owner = owner.model_fields[part].annotation
-    known = list(owner.model_fields)
+        field = getattr(owner, "model_fields", {}).get(part)
+        owner = field.annotation if field else None
+    known = list(getattr(owner, "model_fields", {}))
     nearest = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
-    hint = f"did you mean {'.'.join([*location[:-1], nearest[0]])!r}?" if nearest else f"known are {', '.join(known)}"
-    return f"unknown key {name!r}; {hint}"
+    if nearest:
+        return f"unknown key {name!r}; did you mean {'.'.join([*path, *location[:-1], nearest[0]])!r}?"
+    return f"unknown key {name!r}; known are {', '.join(known) or 'none'}"
 
 
 def _assign(table: Table, keys: Sequence[str], text: str, *, source: str) -> None:
