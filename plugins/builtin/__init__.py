@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distrl.plugins.builtin.collector.episode_options import DemonstratorOptions, EpisodeOptions
 from distrl.plugins.builtin.learner.a_ride_options import ARideOptions
 from distrl.plugins.builtin.policy.factored_options import FactoredOptions
 from distrl.plugins.builtin.prioritizer.dper_options import DperOptions
@@ -34,13 +35,13 @@ def distrl_collectors() -> Sequence[Registration[CollectorFactory]]:
         Registration(
             "episodes",
             deferred(f"{HERE}.collector.episode:EpisodeCollector"),
-            Options,
+            EpisodeOptions,
             "runs episodes with the policy, one on each device at a time",
         ),
         Registration(
             "demonstrator",
             deferred(f"{HERE}.collector.demonstrator:Demonstrator"),
-            Options,
+            DemonstratorOptions,
             "records what the task source demonstrates",
         ),
     )

@@ -1,0 +1,1 @@
+"""Built-in collectors: episodes with the policy, and recorded demonstrations."""

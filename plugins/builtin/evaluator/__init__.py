@@ -1,0 +1,1 @@
+"""Built-in evaluators: stateless, and without a model."""
