@@ -17,6 +17,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent.parent / "compose"))
 
 if TYPE_CHECKING:
+    from appium_server import AppiumServer
     from kafka_broker import KafkaServer
     from seaweedfs import S3Server
 
@@ -36,4 +37,13 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     from seaweedfs import start_s3
 
     with start_s3(tmp_path_factory.mktemp("s3") / "state") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def appium_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppiumServer]:
+    """An Appium server shared by the session. A test that breaks it starts one of its own with ``start_appium``."""
+    from appium_server import start_appium
+
+    with start_appium(tmp_path_factory.mktemp("appium") / "state") as server:
         yield server

@@ -16,7 +16,8 @@ from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver.common.proxy import Proxy, ProxyType
 from selenium.webdriver.remote.command import Command
 from selenium.webdriver.remote.remote_connection import RemoteConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, NewConnectionError
+from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from distrl.connectors.appium.gesture import Payload
 from distrl.core.contracts.clock import Clock
@@ -156,10 +157,13 @@ def _client_config(server: str) -> AppiumClientConfig:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Whether a time-out lies behind an error: urllib3 wraps it once or twice."""
+    """Whether a time-out lies behind an error: urllib3 wraps it once or twice.
+
+    A refused connection is none, though urllib3 derives that error from its time-outs.
+    """
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, (TimeoutError, urllib3.exceptions.TimeoutError)):
+        if isinstance(seen, (TimeoutError, Urllib3TimeoutError)) and not isinstance(seen, NewConnectionError):
             return True
         reason = getattr(seen, "reason", None)
         seen = reason if isinstance(reason, BaseException) else seen.__cause__
