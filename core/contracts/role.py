@@ -62,7 +62,8 @@ class Ticket:
     """The trajectory's id."""
     seed: int
     """Of the task to draw."""
-    policy: Policy
+    policy: Policy | None
+    """``None`` for a demonstrator, which needs none."""
     epoch: int
     version: int
     traceparent: str = ""
@@ -81,10 +82,10 @@ class CollectorParts:
 class Collector(Protocol):
     """Runs episodes on devices. The runtime's loop::
 
-        while running:
-            for trajectory in collector.advance(next_ticket):
-                outbox.write(trajectory)        # durable
-                collector.confirm(trajectory)   # the device is told (not for aborted ones)
+    while running:
+        for trajectory in collector.advance(next_ticket):
+            outbox.write(trajectory)        # durable
+            collector.confirm(trajectory)   # the device is told (not for aborted ones)
     """
 
     @property
@@ -199,14 +200,14 @@ class UpdateResult:
 class Learner(Protocol):
     """Trains a policy. The runtime's loop::
 
-        learner.use(staleness)
-        learner.restore(...) or publish version 0
-        while running:
-            learner.ingest(new experiences); learner.prioritize(new priorities)
-            if learner.wanted() == Wanted():
-                result = learner.update()       # one step; bounded to seconds where possible
-                if result.publish: publish(learner.policy, next version)
-                send feedback; now and then save a checkpoint and commit offsets
+    learner.use(staleness)
+    learner.restore(...) or publish version 0
+    while running:
+        learner.ingest(new experiences); learner.prioritize(new priorities)
+        if learner.wanted() == Wanted():
+            result = learner.update()       # one step; bounded to seconds where possible
+            if result.publish: publish(learner.policy, next version)
+            send feedback; now and then save a checkpoint and commit offsets
     """
 
     @property

@@ -26,15 +26,17 @@ class StalenessPolicy:
     pace: bool = True
     renew_s: float = 10.0
 
-    def allowance(self, *, live_collectors: int, lacking: int) -> int:
+    def allowance(self, *, live_collectors: int, lacking: int, backlog: int) -> int:
         """Episodes that each of ``live_collectors`` may start on the version now announced; -1 without bound.
 
-        ``lacking``: new trajectories that the learner's next batch still needs. The total is the larger of that and
-        one batch a version of allowed lag; rounded up for each, so the living always cover the batch.
+        ``lacking``: new trajectories that the learner's next batch still needs and that are not on their way; pass
+        all that it needs when nothing has come for a while, so that a verdict which never comes holds nobody up.
+        ``backlog``: trajectories collected and not yet trained on. The total keeps what is on its way within
+        ``max_lag`` batches, never below ``lacking``; it is rounded up for each, so the living always cover the batch.
         """
         if not self.pace or self.max_lag == 0:
             return -1
-        total = max(lacking, self.batch * self.max_lag, 1)
+        total = max(lacking, self.batch * self.max_lag - backlog, 0)
         return math.ceil(total / max(live_collectors, 1))
 
     def may_start(self, update: WeightsUpdate | None, started: int) -> bool:

@@ -64,6 +64,10 @@ class RunTail:
                 break
         return taken
 
+    def behind(self) -> bool:
+        """Whether the log holds more than was read."""
+        return any(self._consumer.lag().values())
+
     def close(self) -> None:
         """Release the reader. Idempotent."""
         self._consumer.close()

@@ -1,0 +1,286 @@
+"""The collector's loop: gives leave to start episodes, keeps what ends in the outbox, follows the weights.
+
+Order that loses nothing: a finished episode is written to the outbox, then its device is told (which writes the device's
+ledger), then it is sent, and it leaves the outbox when the log has it. A start begins with what the last one left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Sequence
+
+import structlog
+
+from distrl.core.codec import derived_id
+from distrl.core.contracts.events import Trajectory, WeightsUpdate
+from distrl.core.contracts.metric import EPISODES, OUTBOX, STEPS
+from distrl.core.contracts.policy import Policy
+from distrl.core.contracts.role import Collector, CollectorParts, Ticket
+from distrl.core.errors import CodecError
+from distrl.core.runtime.liveness import LiveNodes
+from distrl.core.runtime.node import Node
+from distrl.core.runtime.outbox import Outbox, OutboxSender
+from distrl.core.runtime.trace import new_traceparent
+from distrl.core.runtime.watchdog import Watchdog
+from distrl.core.runtime.weights import WeightsFollower
+
+log = structlog.get_logger(__name__)
+
+
+def run(node: Node) -> None:
+    """Collect until the node stops; a demonstrator until its demonstrations are done."""
+    loop = CollectorLoop(node)
+    try:
+        loop.run()
+    finally:
+        loop.close()
+
+
+class PolicyPool:
+    """Policies by version. An episode keeps the one it began with; one that no episode uses takes over new weights."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._current: tuple[tuple[int, int], Policy] | None = None
+        self._idle: list[Policy] = []
+        self._users: dict[str, Policy] = {}
+
+    def acquire(self, episode: str, update: WeightsUpdate, follower: WeightsFollower) -> Policy:
+        """The policy with the weights of ``update``, for one episode."""
+        version = (update.epoch, update.version)
+        if self._current is None or self._current[0] != version:
+            if self._current is not None and self._current[1] not in self._users.values():
+                self._idle.append(self._current[1])
+            options = json.loads(update.options) or self._node.config.policy.options
+            policy: Policy = (
+                self._idle.pop() if self._idle else self._node.create("policy", update.policy, dict(options))
+            )
+            policy.load(follower.path)
+            self._current = (version, policy)
+        policy = self._current[1]
+        self._users[episode] = policy
+        return policy
+
+    def release(self, episode: str) -> None:
+        """The episode has ended."""
+        policy = self._users.pop(episode, None)
+        if policy is None or policy in self._users.values():
+            return
+        if self._current is None or policy is not self._current[1]:
+            self._idle.append(policy)
+
+
+class CollectorLoop:
+    """One collector node's work. ``run`` may be called once."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        config = node.config.collector
+        self._config = config
+        devices = [
+            node.create("device", node.config.device.plugin, node.config.device.options, index)
+            for index in range(config.devices)
+        ]
+        tasks = node.create("task_source", node.config.tasks.plugin, node.config.tasks.options)
+        self._collector: Collector = node.create(
+            "collector", config.plugin, config.options, CollectorParts(devices, tasks, config.horizon)
+        )
+        self._outbox = Outbox(node.work_dir / "outbox.sqlite")
+        self._pool = PolicyPool(node)
+        self._follower = WeightsFollower(
+            node.bus, node.codec, node.store, node.run, work_dir=node.work_dir, clock=node.clock
+        )
+        self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
+        self._watchdog = Watchdog(node.clock, bound_s=node.config.run.watchdog_seconds)
+        self._started = 0
+        """Episodes started since the newest weight update was read; aborted ones are given back."""
+        self._issued = 0
+        self._open_demonstrations = deque(sorted(set(range(config.demonstrations)) - self._outbox.done()))
+        """Numbers of those still to be recorded and not in hand."""
+        self._numbers: dict[str, int] = {}
+        """Numbers of the demonstrations in hand, by episode."""
+        self._staleness = node.config.staleness(1)
+        self._sender = OutboxSender(
+            self._outbox,
+            lambda identity, value: node.writer.send_framed("trajectories", identity.encode(), value),
+            node.clock,
+            delivered=self._on_delivered,
+        )
+        self._unobserved: dict[str, Trajectory] = {}
+
+    def run(self) -> None:
+        node = self._node
+        self._recover()
+        node.view.state = "running"
+        deadline: float | None = None
+        while True:
+            if node.stop.is_set() and deadline is None:
+                node.view.state = "draining"
+                deadline = node.clock.monotonic() + self._config.stop_seconds
+            if self._sender.failure is not None:
+                raise self._sender.failure
+            if self._collector.uses_weights and self._follower.poll(self._on_weights):
+                self._started = 0
+                self._watchdog.fed()
+            ended = self._collector.advance(self._ticket)
+            self._keep(ended)
+            if self._collector.in_flight():
+                node.activity.enter("busy")
+                self._watchdog.fed()
+            elif deadline is not None or self._finished():
+                break
+            elif not ended:
+                self._wait()
+            if deadline is not None and node.clock.monotonic() > deadline:
+                log.warning("episodes in hand are given up", episodes=self._collector.in_flight())
+                break
+        node.view.state = "draining"
+        self._keep(self._collector.close())
+        if not self._sender.drain(self._config.stop_seconds):
+            log.warning("episodes stay in the outbox for the next start", episodes=len(self._outbox))
+
+    def close(self) -> None:
+        self._collector.close()
+        self._sender.close()
+        self._follower.close()
+        self._nodes.close()
+        self._outbox.close()
+
+    # --- starting episodes ------------------------------------------------------------------
+
+    def _ticket(self) -> Ticket | None:
+        if self._node.stop.is_set() or len(self._outbox) >= self._config.outbox_episodes:
+            return None
+        return self._policy_ticket() if self._collector.uses_weights else self._demonstration_ticket()
+
+    def _policy_ticket(self) -> Ticket | None:
+        update = self._follower.update
+        if update is None or not self._staleness.may_start(update, self._started):
+            return None
+        self._started += 1
+        self._issued += 1
+        node = self._node
+        episode = derived_id("episode", node.run, node.node_id, str(node.start_number), str(self._issued))
+        policy = self._pool.acquire(episode, update, self._follower)
+        return Ticket(
+            episode=episode,
+            seed=_seed(str(node.config.run.seed), node.node_id, str(node.start_number), str(self._issued)),
+            policy=policy,
+            epoch=update.epoch,
+            version=update.version,
+            traceparent=new_traceparent(node.random),
+        )
+
+    def _demonstration_ticket(self) -> Ticket | None:
+        """Demonstrations are numbered: a number is a task, and done once, whatever dies in between."""
+        if not self._open_demonstrations:
+            return None
+        number = self._open_demonstrations.popleft()
+        self._issued += 1
+        node = self._node
+        episode = derived_id("demonstration", node.run, node.node_id, str(node.start_number), str(self._issued))
+        self._numbers[episode] = number
+        return Ticket(
+            episode=episode,
+            seed=_seed(str(node.config.run.seed), "demonstration", str(number)),
+            policy=None,
+            epoch=0,
+            version=0,
+            traceparent=new_traceparent(node.random),
+        )
+
+    def _finished(self) -> bool:
+        return not (self._collector.uses_weights or self._open_demonstrations or self._numbers)
+
+    def _wait(self) -> None:
+        """Nothing is in hand and nothing may start: say why, and not for ever."""
+        node = self._node
+        if len(self._outbox) >= self._config.outbox_episodes:
+            node.activity.enter("log")
+            self._watchdog.hungry(lambda: f"the log does not take the {len(self._outbox)} episodes in the outbox")
+        elif not self._collector.uses_weights:
+            node.activity.enter("")
+        else:
+            node.activity.enter("weights" if self._follower.update is None else "allowance")
+            self._nodes.poll()
+            if self._follower.update is not None and self._nodes.alive("learner"):
+                self._watchdog.fed()
+            else:
+                self._watchdog.hungry(self._missing)
+        node.clock.wait(node.stop, 0.02)
+
+    def _missing(self) -> str:
+        learner = "no learner is alive" if not self._nodes.alive("learner") else "the learner is alive"
+        if self._follower.update is None:
+            return f"no weights have come; {learner} (start one: distrl-node --role learner)"
+        return f"no leave to start episodes; {learner} (start one: distrl-node --role learner)"
+
+    # --- ending episodes --------------------------------------------------------------------
+
+    def _keep(self, ended: Sequence[Trajectory]) -> None:
+        """Durable first, then the device is told, then the sender may have it."""
+        if not ended:
+            return
+        node = self._node
+        self._outbox.put(
+            [(item.trajectory_id, node.writer.frame(item)) for item in ended],
+            done=[
+                self._numbers[item.trajectory_id]
+                for item in ended
+                if item.outcome != "aborted" and item.trajectory_id in self._numbers
+            ],
+        )
+        for item in ended:
+            if item.outcome != "aborted":
+                self._collector.confirm(item)
+            node.activity.count(EPISODES)
+            node.activity.count(STEPS, len(item.steps))
+            self._pool.release(item.trajectory_id)
+            self._unobserved[item.trajectory_id] = item
+            self._settle(item)
+        self._outbox.confirm([item.trajectory_id for item in ended])
+        node.activity.gauge(OUTBOX, len(self._outbox))
+        self._sender.notify()
+
+    def _settle(self, item: Trajectory) -> None:
+        """Give back what an aborted episode had taken."""
+        number = self._numbers.pop(item.trajectory_id, None)
+        if item.outcome != "aborted":
+            return
+        if number is not None:
+            self._open_demonstrations.append(number)
+        else:
+            self._started = max(0, self._started - 1)
+
+    def _recover(self) -> None:
+        """Tell the devices of episodes that the last start kept but had not told them of."""
+        while entries := self._outbox.entries(confirmed=False):
+            for entry in entries:
+                try:
+                    item = self._node.codec.decode(entry.value, Trajectory)
+                except CodecError as error:
+                    log.error("the outbox holds bytes that are no episode", error=str(error))
+                else:
+                    if item.outcome != "aborted":
+                        self._collector.confirm(item)
+            self._outbox.confirm([entry.trajectory_id for entry in entries])
+        if left := len(self._outbox):
+            log.info("episodes of the last start are sent first", episodes=left)
+            self._sender.notify()
+
+    def _on_delivered(self, identities: Sequence[str]) -> None:
+        batch = [item for identity in identities if (item := self._unobserved.pop(identity, None)) is not None]
+        self._node.activity.gauge(OUTBOX, len(self._outbox))
+        if batch:
+            self._node.plugins.observe("distrl_on_trajectories", batch=batch)
+
+    def _on_weights(self, update: WeightsUpdate) -> None:
+        self._node.view.epoch = update.epoch
+        self._node.view.version = update.version
+        log.debug("weights", version=update.version, epoch=update.epoch)
+        self._node.plugins.observe("distrl_on_weights", update=update)
+
+
+def _seed(*parts: str) -> int:
+    return int(derived_id("seed", *parts)[:12], 16)

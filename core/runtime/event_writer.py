@@ -1,0 +1,159 @@
+"""Writes events: makes envelopes, frames, keys and sends, and retries what is worth retrying. One a node."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import structlog
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
+
+from distrl.core.codec import Codec, derived_id, event_key, event_topic
+from distrl.core.contracts.bus import Producer, Record, RecordPosition
+from distrl.core.contracts.clock import Clock
+from distrl.core.contracts.events import DeadLetter, Envelope, Event, Role
+from distrl.core.contracts.metric import DEAD_LETTERS
+from distrl.core.contracts.topic import TopicName
+from distrl.core.errors import DeliveryError, DistrlError
+from distrl.core.runtime.activity import Activity
+
+log = structlog.get_logger(__name__)
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether a retry may help: all that any retry loop of the runtime looks at."""
+    return isinstance(error, DistrlError) and error.retriable
+
+
+class EventWriter:
+    """Sends one node's events. Safe for use by several threads as far as its producer is."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        codec: Codec,
+        *,
+        run: str,
+        node: str,
+        role: Role,
+        clock: Clock,
+        activity: Activity,
+        stop: threading.Event,
+        patience_s: float,
+    ) -> None:
+        self._producer = producer
+        self._codec = codec
+        self._topic = TopicName(run)
+        self._run = run
+        self._node = node
+        self._role = role
+        self._clock = clock
+        self._activity = activity
+        self._stop = stop
+        self._patience = patience_s
+
+    def envelope(self, event_id: str, *, traceparent: str = "") -> Envelope:
+        """An envelope of this node, now."""
+        return Envelope(event_id, self._run, self._node, self._clock.time_ms(), traceparent)
+
+    def frame(self, event: Event) -> bytes:
+        """The event's bytes as they go on the log."""
+        return self._codec.encode(event)
+
+    def send(self, event: Event, *, topic: str | None = None) -> Future[RecordPosition]:
+        """Hand an event over to its topic (or ``topic``); the future resolves when the log has it."""
+        return self.send_framed(topic or event_topic(event), event_key(event), self._codec.encode(event))
+
+    def send_framed(self, topic: str, key: bytes | None, value: bytes | None) -> Future[RecordPosition]:
+        """The same for bytes framed before; ``None`` sends a tombstone."""
+        return self._producer.send(self._topic(topic), value, key=key, timestamp_ms=self._clock.time_ms())
+
+    def send_all(self, events: Sequence[Event], *, topic: str | None = None) -> None:
+        """Send events, to their topics or to ``topic``, and wait until the log has all of them.
+
+        Retries with back-off what is retriable, at most the node's patience; then the last error is raised. An event
+        may then be on the log twice: readers recognise it by its id.
+        """
+        remaining = list(events)
+        for attempt in Retrying(
+            retry=retry_if_exception(is_retriable),
+            wait=wait_exponential(multiplier=0.2, max=10.0),
+            stop=self._give_up,
+            sleep=lambda seconds: self._clock.sleep(seconds),
+            reraise=True,
+        ):
+            with attempt:
+                former = self._activity.enter("log") if attempt.retry_state.attempt_number > 1 else None
+                try:
+                    remaining = self._send_once(remaining, topic)
+                finally:
+                    if former is not None:
+                        self._activity.enter(former)
+
+    def dead_letter(self, record: Record, error: DistrlError, *, attempt: int = 1) -> None:
+        """Keep a record that cannot be handled, with all that is known of why; waits until the log has it."""
+        log.error(
+            "dead letter",
+            code=error.code,
+            error=error.message,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+        )
+        where = f"{record.topic}/{record.partition}/{record.offset}"
+        self._activity.count(DEAD_LETTERS)
+        self.send_all(
+            [
+                DeadLetter(
+                    envelope=self.envelope(derived_id("dead-letter", self._role, where)),
+                    code=error.code,
+                    message=error.message,
+                    role=self._role,
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    key=record.key,
+                    value=record.value,
+                    headers=dict(record.headers),
+                    attempt=attempt,
+                    traceback="".join(traceback.format_exception(error)),
+                )
+            ]
+        )
+
+    def _send_once(self, events: Sequence[Event], topic: str | None) -> list[Event]:
+        futures: list[tuple[Event, Future[RecordPosition] | None]] = []
+        failure: DistrlError | None = None
+        for event in events:
+            if failure is not None:
+                futures.append((event, None))
+                continue
+            try:
+                futures.append((event, self.send(event, topic=topic)))
+            except DistrlError as error:
+                failure = error
+                futures.append((event, None))
+        remaining: list[Event] = []
+        for event, future in futures:
+            if future is None:
+                remaining.append(event)
+                continue
+            try:
+                future.result(timeout=self._patience)
+            except DistrlError as error:
+                failure = error
+                remaining.append(event)
+            except TimeoutError as error:
+                failure = DeliveryError(f"no word from the log about an event within {self._patience:.0f} s")
+                failure.__cause__ = error
+                remaining.append(event)
+        if failure is not None:
+            raise failure
+        return remaining
+
+    def _give_up(self, state: RetryCallState) -> bool:
+        """When patience ends; a stopping node tries a few times more, not for its whole patience."""
+        elapsed = state.seconds_since_start or 0.0
+        return elapsed >= self._patience or (self._stop.is_set() and state.attempt_number >= 5)

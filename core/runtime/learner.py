@@ -1,0 +1,447 @@
+"""The learner's loop: judged trajectories and priorities in; weights, feedback and checkpoints out.
+
+What it holds is a view of the log: a checkpoint names the positions it covers and the trajectories in the buffer, which
+are read back from the log after a restart. Offsets are committed at a checkpoint. Versions go on from the log's
+highest; the epoch grows with every start, and the fence lets only the newest learner write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import structlog
+
+from distrl.core.codec import derived_id
+from distrl.core.contracts.bus import Consumer, RecordPosition, Start, TopicPartition
+from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Trajectory
+from distrl.core.contracts.metric import DUPLICATES, LEARNER, UNJUDGED
+from distrl.core.contracts.policy import TrainablePolicy
+from distrl.core.contracts.role import Experience, Learner, Numbers, UpdateResult, Wanted
+from distrl.core.errors import DistrlError, InvalidEventError, SplitViolationError
+from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
+from distrl.core.runtime.event_reader import EventReader, Received
+from distrl.core.runtime.event_writer import EventWriter, is_retriable
+from distrl.core.runtime.join import Join, Joined
+from distrl.core.runtime.liveness import LiveNodes
+from distrl.core.runtime.node import Node
+from distrl.core.runtime.scan import scan
+from distrl.core.runtime.seen import Seen
+from distrl.core.runtime.watchdog import Watchdog
+from distrl.core.runtime.weights import WeightsPublisher, newest_weights
+
+log = structlog.get_logger(__name__)
+SEEN_CAPACITY = 50_000
+
+
+def run(node: Node) -> None:
+    """Learn until the node stops, then keep a last checkpoint."""
+    with node.bus.producer(fence=f"distrl.{node.run}.learner") as producer:
+        writer = EventWriter(
+            producer,
+            node.codec,
+            run=node.run,
+            node=node.node_id,
+            role=node.role,
+            clock=node.clock,
+            activity=node.activity,
+            stop=node.stop,
+            patience_s=node.config.run.watchdog_seconds,
+        )
+        loop = LearnerLoop(node, writer)
+        try:
+            loop.run()
+        finally:
+            loop.close()
+
+
+class LearnerLoop:
+    """One learner node's work. ``writer`` holds the fence: what it sends after being replaced is refused."""
+
+    def __init__(self, node: Node, writer: EventWriter) -> None:
+        self._node = node
+        self._writer = writer
+        config = node.config
+        self._config = config.learner
+        policy: TrainablePolicy = node.create("policy", config.policy.plugin, config.policy.options)
+        self._learner: Learner = node.create("learner", config.learner.plugin, config.learner.options, policy)
+        self._staleness = config.staleness(self._learner.batch)
+        self._learner.use(self._staleness)
+        self._join = Join(
+            evaluator=config.training_evaluator,
+            version_pattern=config.learner.evaluator_version,
+            patience_s=config.learner.verdict_seconds,
+            clock=node.clock,
+        )
+        self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
+        self._watchdog = Watchdog(node.clock, bound_s=config.run.watchdog_seconds)
+        self._checkpoints = Checkpoints(node.store, node.run, kept=config.learner.checkpoints_kept)
+        self._seen = Seen(SEEN_CAPACITY)
+        self._places: dict[str, Place] = {}
+        """Where the trajectories in the buffer are on the log."""
+        self._done: list[RecordPosition] = []
+        """Handled since the last checkpoint; acknowledged with it."""
+        self._positions: dict[TopicPartition, int] = {}
+        """Where the restored checkpoint reads on; used at the first assignment of each partition."""
+        self._assigned: set[TopicPartition] = set()
+        self._ingested = 0
+        self._fresh = 0
+        """Policy trajectories ingested and not yet paid for by a version."""
+        self._updates = 0
+        self._announced = 0.0
+        self._last_ingestion = 0.0
+        self._live_announced = -1
+
+        # The fence is held from here on, so no older learner can publish behind this reading of the highest.
+        newest = newest_weights(node.bus, node.codec, node.run)
+        checkpoint = self._checkpoints.newest()
+        former_epoch = max(newest.epoch if newest else 0, checkpoint.covered.epoch if checkpoint else 0)
+        former_version = max(newest.version if newest else -1, checkpoint.covered.version if checkpoint else -1)
+        self._version = former_version
+        self._publisher = WeightsPublisher(
+            node.store,
+            writer,
+            run=node.run,
+            policy=config.policy.plugin,
+            epoch=former_epoch + 1,
+            options=json.dumps(config.policy.options, sort_keys=True),
+            work_dir=node.work_dir,
+            patience_s=config.run.watchdog_seconds,
+        )
+        self._epoch = former_epoch + 1
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    def run(self) -> None:
+        node = self._node
+        self._publish()
+        node.view.state = "running"
+        topics = [node.topic(name) for name in ("trajectories", "rewards", "priorities")]
+        with node.bus.consumer(
+            topics,
+            group=node.group(self._config.plugin),
+            member=node.node_id,
+            on_assign=self._assigned.update,
+        ) as consumer:
+            reader = EventReader(
+                consumer, node.codec, self._writer, run=node.run, clock=node.clock, activity=node.activity
+            )
+            self._last_checkpoint = node.clock.monotonic()
+            while not node.stop.is_set():
+                wanted = self._learner.wanted()
+                self._read(reader, wanted)
+                wanted = self._learner.wanted()
+                if wanted == Wanted():
+                    self._watchdog.fed()
+                    self._update(consumer)
+                else:
+                    self._starve(consumer, wanted)
+                if node.clock.monotonic() - self._last_checkpoint >= self._config.checkpoint_seconds:
+                    self._checkpoint(consumer)
+            node.view.state = "draining"
+            self._checkpoint(consumer)
+
+    def close(self) -> None:
+        self._nodes.close()
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _read(self, reader: EventReader, wanted: Wanted) -> None:
+        """Take in what has come; wait for it only while there is nothing to train on."""
+        activity = self._node.activity
+        cause = "demonstrations" if wanted.demonstrations else "verdicts" if self._join.waiting else "trajectories"
+        with activity.span("" if wanted == Wanted() else cause):
+            received = reader.poll(0.0 if wanted == Wanted() else 0.2)
+        if self._assigned:
+            self._seek(reader.consumer)
+            return
+        with activity.span("busy"):
+            self._handle(reader, received)
+
+    def _seek(self, consumer: Consumer) -> None:
+        """A newly assigned partition is read from where the checkpoint says, verdicts from their start.
+
+        What the poll brought before that is delivered again."""
+        rewards = self._node.topic("rewards")
+        beginnings = consumer.beginning_offsets()
+        for partition in self._assigned & consumer.assignment():
+            offset = beginnings[partition]
+            if partition.topic != rewards:
+                offset = max(offset, self._positions.get(partition, 0))
+            consumer.seek(partition, offset)
+        self._assigned.clear()
+
+    def _handle(self, reader: EventReader, received: Sequence[Received[Event]]) -> None:
+        joined: list[Joined] = []
+        priorities: list[Priority] = []
+        for item in received:
+            position = RecordPosition(item.record.topic, item.record.partition, item.record.offset)
+            match item.event:
+                case Trajectory() as event:
+                    if event.outcome == "aborted":
+                        self._done.append(position)
+                    elif event.split == "test":
+                        reader.refuse(
+                            item.record,
+                            SplitViolationError(
+                                f"trajectory {event.trajectory_id} is of the test split: never trained on"
+                            ),
+                        )
+                    elif event.trajectory_id in self._seen:
+                        self._node.activity.count(DUPLICATES)
+                        self._done.append(position)
+                    elif (pair := self._join.trajectory(event, item.record)) is not None:
+                        joined.append(pair)
+                case Reward() as event:
+                    self._done.append(position)
+                    if event.trajectory_id not in self._seen and (pair := self._join.reward(event)) is not None:
+                        joined.append(pair)
+                case Priority() as event:
+                    self._done.append(position)
+                    priorities.append(event)
+                case other:
+                    reader.refuse(item.record, InvalidEventError(f"a {type(other).__name__} does not belong here"))
+        if joined:
+            self._ingest(joined)
+        if priorities:
+            self._learner.prioritize(priorities)
+        expired = self._join.expired()
+        if expired:
+            log.warning("no verdict came in time", trajectories=len(expired))
+            self._node.activity.count(UNJUDGED, len(expired))
+            self._done.extend(RecordPosition(record.topic, record.partition, record.offset) for record in expired)
+
+    def _ingest(self, batch: Sequence[Joined]) -> None:
+        new = [pair for pair in batch if self._seen.add(pair.experience.trajectory.trajectory_id)]
+        self._learner.ingest([pair.experience for pair in new])
+        policy = sum(pair.experience.trajectory.origin == "policy" for pair in new)
+        self._ingested += policy
+        self._fresh += policy
+        self._last_ingestion = self._node.clock.monotonic()
+        self._watchdog.fed()
+        events = []
+        for pair in new:
+            trajectory, record = pair.experience.trajectory, pair.record
+            self._places[trajectory.trajectory_id] = (record.topic, record.partition, record.offset)
+            identity = derived_id("ingested", trajectory.trajectory_id)
+            events.append(
+                self._feedback(identity, trajectory.trajectory_id, "ingested", trajectory.envelope.traceparent)
+            )
+        events.extend(self._evictions())
+        self._writer.send_all(events)
+        self._done.extend(
+            RecordPosition(pair.record.topic, pair.record.partition, pair.record.offset) for pair in batch
+        )
+
+    # --- learning ---------------------------------------------------------------------------
+
+    def _update(self, consumer: Consumer) -> None:
+        node = self._node
+        with node.activity.span("busy"):
+            result = self._learner.update(self._version)
+        self._updates += 1
+        for name, value in result.metrics.items():
+            node.activity.gauge(LEARNER + name, value)
+        node.plugins.observe("distrl_on_update", version=self._version, result=result)
+        if result.publish:
+            self._fresh = max(0, self._fresh - self._learner.batch)
+            self._publish(consumer)
+        self._writer.send_all([*self._numbers(result), *self._evictions()])
+
+    def _publish(self, consumer: Consumer | None = None) -> None:
+        """Announce the policy's weights as the next version."""
+        node = self._node
+        live, allowance = self._allowance(consumer, patient=True)
+        update = self._publisher.publish(
+            self._learner.policy,
+            self._version + 1,
+            ingested=self._ingested,
+            allowance=allowance,
+            live_collectors=live,
+            max_lag=self._config.max_lag,
+        )
+        self._note_announcement(live)
+        self._version = node.view.version = update.version
+        node.view.epoch = self._epoch
+        log.info("published", version=update.version, epoch=update.epoch, allowance=allowance, collectors=live)
+        node.plugins.observe("distrl_on_weights", update=update)
+
+    def _starve(self, consumer: Consumer, wanted: Wanted) -> None:
+        """Nothing to train on: renew the collectors' leave where that may help, and do not wait for ever."""
+        now = self._node.clock.monotonic()
+        live = len(self._collectors())
+        if wanted.policy and not wanted.demonstrations:
+            overdue = now - max(self._announced, self._last_ingestion) >= self._staleness.renew_s
+            withheld = self._publisher.update is not None and self._publisher.update.allowance == 0
+            changed = live != self._live_announced and now - self._announced >= min(1.0, self._staleness.renew_s)
+            if live and (overdue or changed or (withheld and now - self._announced >= 0.5)):
+                live, allowance = self._allowance(consumer, patient=not overdue)
+                self._publisher.renew(ingested=self._ingested, allowance=allowance, live_collectors=live)
+                self._note_announcement(live)
+        self._watchdog.hungry(lambda: self._missing(wanted))
+
+    def _allowance(self, consumer: Consumer | None, *, patient: bool) -> tuple[int, int]:
+        """How many collectors live, and how many episodes each may start. ``patient``: what is on its way is trusted
+        to arrive."""
+        wanted = self._learner.wanted()
+        live = len(self._collectors())
+        if wanted.demonstrations:
+            return live, 0
+        on_the_way = self._join.waiting
+        if consumer is not None:
+            trajectories = self._node.topic("trajectories")
+            on_the_way += sum(lag for partition, lag in consumer.lag().items() if partition.topic == trajectories)
+        lacking = max(0, wanted.policy - on_the_way) if patient else wanted.policy
+        return live, self._staleness.allowance(
+            live_collectors=live, lacking=lacking, backlog=on_the_way + self._fresh if patient else self._fresh
+        )
+
+    def _note_announcement(self, live: int) -> None:
+        self._announced = self._node.clock.monotonic()
+        self._live_announced = live
+
+    def _collectors(self) -> Sequence[object]:
+        """Living collectors that run the policy."""
+        self._nodes.poll()
+        demonstrator = self._node.config.collector.demonstrator
+        return self._nodes.alive("collector", lambda status: status.plugin != demonstrator)
+
+    def _missing(self, wanted: Wanted) -> str:
+        if wanted.demonstrations:
+            return (
+                f"{wanted.demonstrations} more demonstrations are needed: "
+                'run a collector with collector.plugin = "demonstrator", or lower learner.options.demonstrations'
+            )
+        if not self._collectors():
+            return "no collector is alive (start one: distrl-node --role collector)"
+        if not self._nodes.alive("evaluator"):
+            return "no evaluator is alive (start one: distrl-node --role evaluator)"
+        return f"collectors and evaluators are alive, but {wanted.policy} more judged trajectories do not come"
+
+    # --- feedback ---------------------------------------------------------------------------
+
+    def _numbers(self, result: UpdateResult) -> Iterable[Feedback]:
+        kinds: tuple[tuple[Literal["trained", "rescanned"], Sequence[Numbers]], ...] = (
+            ("trained", result.trained),
+            ("rescanned", result.rescanned),
+        )
+        for kind, numbers in ((kind, numbers) for kind, batch in kinds for numbers in batch):
+            identity = derived_id(kind, numbers.trajectory_id, str(self._epoch), str(self._updates))
+            yield self._feedback(identity, numbers.trajectory_id, kind, "", numbers=numbers)
+
+    def _evictions(self) -> Iterable[Feedback]:
+        for trajectory_id, reason in self._learner.evictions().items():
+            self._places.pop(trajectory_id, None)
+            identity = derived_id("evicted", trajectory_id, str(self._epoch))
+            yield self._feedback(identity, trajectory_id, "evicted", "", reason=reason)
+
+    def _feedback(
+        self,
+        identity: str,
+        trajectory_id: str,
+        kind: Literal["ingested", "trained", "rescanned", "evicted"],
+        traceparent: str,
+        *,
+        numbers: Numbers | None = None,
+        reason: str = "",
+    ) -> Feedback:
+        return Feedback(
+            envelope=self._writer.envelope(identity, traceparent=traceparent),
+            trajectory_id=trajectory_id,
+            kind=kind,
+            epoch=self._epoch,
+            version=max(self._version, 0),
+            mean_abs_td=numbers.mean_abs_td if numbers else None,
+            mean_ratio=numbers.mean_ratio if numbers else None,
+            mean_entropy=numbers.mean_entropy if numbers else None,
+            reason=reason,
+        )
+
+    # --- checkpoints ------------------------------------------------------------------------
+
+    def _checkpoint(self, consumer: Consumer) -> None:
+        """Make what was learned durable, then acknowledge and commit what it rests on."""
+        node = self._node
+        self._last_checkpoint = node.clock.monotonic()
+        buffered = set(self._learner.buffered())
+        covered = Covered(
+            epoch=self._epoch,
+            version=self._version,
+            ingested=self._ingested,
+            positions=self._covered_positions(consumer),
+            buffer={identity: place for identity, place in self._places.items() if identity in buffered},
+            seen=self._seen.ids(),
+        )
+        try:
+            with node.activity.span("store"):
+                number = self._checkpoints.save(covered, self._learner.save, node.work_dir / "checkpoint")
+        except DistrlError as error:
+            if not is_retriable(error):
+                raise
+            log.warning("no checkpoint could be kept; it is tried again", error=str(error))
+            return
+        for position in self._done:
+            consumer.ack(position)
+        self._done.clear()
+        consumer.commit()
+        log.info("checkpoint", number=number, version=self._version, buffer=len(covered.buffer))
+
+    def _covered_positions(self, consumer: Consumer) -> dict[TopicPartition, int]:
+        """Per partition, the lowest offset that this checkpoint does not cover.
+
+        That of the oldest trajectory which still waits for its verdict, else where reading goes on.
+        """
+        positions = {partition: consumer.position(partition) for partition in consumer.assignment()}
+        for partition, offset in self._join.oldest().items():
+            if partition in positions:
+                positions[partition] = min(positions[partition], offset)
+        return positions
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        node = self._node
+        covered = checkpoint.covered
+        experiences = self._read_back(covered)
+        directory = node.work_dir / "restored"
+        self._checkpoints.fetch(checkpoint, directory)
+        self._learner.restore(directory, experiences)
+        self._positions = dict(covered.positions)
+        self._seen = Seen(SEEN_CAPACITY, covered.seen)
+        self._ingested = covered.ingested
+        known = {item.trajectory.trajectory_id for item in experiences}
+        self._places = {identity: place for identity, place in covered.buffer.items() if identity in known}
+        log.info(
+            "restored",
+            checkpoint=checkpoint.number,
+            version=covered.version,
+            buffer=len(known),
+            lost=len(covered.buffer) - len(known),
+        )
+
+    def _read_back(self, covered: Covered) -> list[Experience]:
+        """The buffer's trajectories with their verdicts, from the log. What retention has taken is missing."""
+        node = self._node
+        if not covered.buffer:
+            return []
+        with node.bus.consumer([node.topic("rewards")], start=Start.earliest()) as consumer:
+            for _, event in scan(consumer, node.codec):
+                if isinstance(event, Reward) and event.trajectory_id in covered.buffer:
+                    self._join.reward(event)
+        first: dict[TopicPartition, int] = {}
+        last: dict[TopicPartition, int] = {}
+        for topic, partition, offset in covered.buffer.values():
+            place = TopicPartition(topic, partition)
+            first[place] = min(first.get(place, offset), offset)
+            last[place] = max(last.get(place, -1), offset + 1)
+        experiences: dict[str, Experience] = {}
+        with node.bus.consumer([node.topic("trajectories")], start=Start.at_offsets(first)) as consumer:
+            ends = consumer.end_offsets()
+            until = {partition: min(end, ends[partition]) for partition, end in last.items()}
+            consumer.pause(partition for partition in ends if partition not in first)
+            for record, event in scan(consumer, node.codec, until):
+                if isinstance(event, Trajectory) and event.trajectory_id in covered.buffer:
+                    pair = self._join.trajectory(event, record)
+                    if pair is not None:
+                        experiences[event.trajectory_id] = pair.experience
+        self._join.forget(first)
+        return list(experiences.values())

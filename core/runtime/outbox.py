@@ -1,0 +1,206 @@
+"""The collector's outbox: finished episodes on this machine's disk until the log has acknowledged them.
+
+A SQLite file of the node's own, synchronous: an episode that was put here outlives the process, the broker's
+outage and both together. ``OutboxSender`` empties it from a thread of its own, so a log that is away never
+holds up a device.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from distrl.core.contracts.bus import RecordPosition
+from distrl.core.contracts.clock import Clock
+from distrl.core.errors import DistrlError, StoreError, StoreFullError
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEntry:
+    """One finished episode, framed and ready to send."""
+
+    trajectory_id: str
+    value: bytes
+    confirmed: bool
+    """Whether its device was told."""
+
+
+class Outbox:
+    """Entries in the order in which they were put. Safe for use by several threads."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(path, check_same_thread=False, timeout=30.0, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS episode (position INTEGER PRIMARY KEY, trajectory_id TEXT UNIQUE NOT NULL,"
+                " value BLOB NOT NULL, confirmed INTEGER NOT NULL DEFAULT 0)"
+            )
+            self._db.execute("CREATE TABLE IF NOT EXISTS done (number INTEGER PRIMARY KEY)")
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def put(self, entries: Sequence[tuple[str, bytes]], *, done: Sequence[int] = ()) -> None:
+        """Keep (trajectory id, framed event) pairs, and note which numbered demonstrations they complete: all or none,
+        durable on return. An entry already there is left as it is."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany("INSERT OR IGNORE INTO episode (trajectory_id, value) VALUES (?, ?)", entries)
+                self._db.executemany("INSERT OR IGNORE INTO done (number) VALUES (?)", [(number,) for number in done])
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise self._translated(error) from error
+
+    def confirm(self, trajectory_ids: Sequence[str]) -> None:
+        """Note that the devices were told."""
+        self._run_many("UPDATE episode SET confirmed = 1 WHERE trajectory_id = ?", trajectory_ids)
+
+    def remove(self, trajectory_ids: Sequence[str]) -> None:
+        """Let go of what the log has acknowledged."""
+        self._run_many("DELETE FROM episode WHERE trajectory_id = ?", trajectory_ids)
+
+    def entries(self, *, confirmed: bool | None = None, limit: int = 1000) -> list[OutboxEntry]:
+        """The oldest entries, all or only those whose device was (or was not) told."""
+        where = "" if confirmed is None else f"WHERE confirmed = {int(confirmed)}"
+        with self._lock:
+            rows = self._db.execute(
+                f"SELECT trajectory_id, value, confirmed FROM episode {where} ORDER BY position LIMIT ?", (limit,)
+            ).fetchall()
+        return [OutboxEntry(row[0], row[1], bool(row[2])) for row in rows]
+
+    def done(self) -> set[int]:
+        """Numbers of the demonstrations that were completed, in this start or an earlier one."""
+        with self._lock:
+            return {int(row[0]) for row in self._db.execute("SELECT number FROM done")}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return int(self._db.execute("SELECT COUNT(*) FROM episode").fetchone()[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def _run_many(self, statement: str, trajectory_ids: Sequence[str]) -> None:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.executemany(statement, [(identity,) for identity in trajectory_ids])
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.Error) -> DistrlError:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            return StoreFullError(f"no space left for the outbox {self._path.name}: free some on its disk")
+        return StoreError(f"the outbox {self._path.name} cannot be used: {error}")
+
+
+class OutboxSender:
+    """Sends what is in an outbox, oldest first, until it is empty; removes what is acknowledged.
+
+    Only entries whose device was told are sent, so a device's ledger never lacks what the log has.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        send: Callable[[str, bytes], Future[RecordPosition]],
+        clock: Clock,
+        *,
+        delivered: Callable[[Sequence[str]], None],
+        retry_s: float = 0.5,
+        retry_most_s: float = 10.0,
+    ) -> None:
+        self._outbox = outbox
+        self._send = send
+        self._clock = clock
+        self._delivered = delivered
+        self._retry = (retry_s, retry_most_s)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self.failure: DistrlError | None = None
+        """Why the sender gave up: an error that no retry can mend."""
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    def notify(self) -> None:
+        """There is something new in the outbox."""
+        self._wake.set()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until the outbox is empty; return whether it is. What stays is sent by the next start."""
+        deadline = self._clock.monotonic() + timeout_s
+        while len(self._outbox) and self.failure is None and self._clock.monotonic() < deadline:
+            self._wake.set()
+            self._clock.sleep(0.02)
+        return len(self._outbox) == 0
+
+    def close(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(timeout=30.0)
+
+    def _run(self) -> None:
+        pause = self._retry[0]
+        while not self._stop.is_set():
+            self._clock.wait(self._wake, 1.0)
+            self._wake.clear()
+            try:
+                while self._send_some():
+                    pause = self._retry[0]
+            except DistrlError as error:
+                if not error.retriable:
+                    self.failure = error
+                    log.error("the outbox cannot be sent", error=str(error))
+                    return
+                log.warning("the log did not take finished episodes; they are kept", error=str(error), retry_s=pause)
+                self._clock.wait(self._stop, pause)
+                pause = min(pause * 2, self._retry[1])
+                self._wake.set()
+
+    def _send_some(self) -> bool:
+        """Send up to a batch and wait for it; false when there is nothing to send."""
+        entries = self._outbox.entries(confirmed=True, limit=200)
+        if not entries or self._stop.is_set():
+            return False
+        futures: list[tuple[str, Future[RecordPosition]]] = []
+        failure: DistrlError | None = None
+        for entry in entries:
+            try:
+                futures.append((entry.trajectory_id, self._send(entry.trajectory_id, entry.value)))
+            except DistrlError as error:
+                failure = error
+                break
+        done: list[str] = []
+        for identity, future in futures:
+            try:
+                future.result(timeout=300.0)
+                done.append(identity)
+            except DistrlError as error:
+                failure = error
+            except TimeoutError:
+                log.warning("no word from the log about an episode; it will be sent again", trajectory=identity)
+        if done:
+            self._outbox.remove(done)
+            self._delivered(done)
+        if failure is not None:
+            raise failure
+        return True

@@ -1,0 +1,170 @@
+"""The prioritizer's loop: judged trajectories and the learner's feedback in, priorities out.
+
+Its state is a view of the log. A trajectory is acknowledged once its priority is on the log; verdicts are read again
+from the start of a partition whenever the node is assigned it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from distrl.core.codec import derived_id
+from distrl.core.contracts.bus import Consumer, Record, TopicPartition
+from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Trajectory
+from distrl.core.contracts.metric import DUPLICATES, UNJUDGED
+from distrl.core.contracts.role import Prioritizer
+from distrl.core.errors import InvalidEventError
+from distrl.core.runtime.event_reader import EventReader, Received
+from distrl.core.runtime.join import Join, Joined
+from distrl.core.runtime.node import Node
+from distrl.core.runtime.seen import Seen
+
+log = structlog.get_logger(__name__)
+
+
+def run(node: Node) -> None:
+    """Prioritize until the node stops."""
+    PrioritizerLoop(node).run()
+
+
+class PrioritizerLoop:
+    """One prioritizer node's work."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        config = node.config
+        self._plugin: Prioritizer = node.create("prioritizer", config.prioritizer.plugin, config.prioritizer.options)
+        self._join = Join(
+            evaluator=config.training_evaluator,
+            version_pattern=config.learner.evaluator_version,
+            patience_s=config.prioritizer.verdict_seconds,
+            clock=node.clock,
+        )
+        self._seen = Seen(100_000)
+        self._rewind: set[TopicPartition] = set()
+
+    def run(self) -> None:
+        node = self._node
+        topics = [node.topic(name) for name in ("trajectories", "rewards", "feedback")]
+        with node.bus.consumer(
+            topics,
+            group=node.group(node.config.prioritizer.plugin),
+            member=node.node_id,
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+        ) as consumer:
+            reader = EventReader(
+                consumer, node.codec, node.writer, run=node.run, clock=node.clock, activity=node.activity
+            )
+            node.view.state = "running"
+            while not node.stop.is_set():
+                with node.activity.span("verdicts" if self._join.waiting else "trajectories"):
+                    received = reader.poll(0.5)
+                self._read_verdicts_again(consumer)
+                with node.activity.span("busy"):
+                    if received:
+                        self._handle(reader, received)
+                    self._let_go(reader)
+                    consumer.commit()
+
+    def _handle(self, reader: EventReader, batch: Sequence[Received[Event]]) -> None:
+        arrived: list[Joined] = []
+        feedback: list[Feedback] = []
+        done: list[Record] = []
+        for item in batch:
+            match item.event:
+                case Trajectory() as event:
+                    if event.outcome == "aborted":
+                        done.append(item.record)
+                    elif event.trajectory_id in self._seen:
+                        self._node.activity.count(DUPLICATES)
+                        done.append(item.record)
+                    elif (joined := self._join.trajectory(event, item.record)) is not None:
+                        arrived.append(joined)
+                case Reward() as event:
+                    done.append(item.record)
+                    if (joined := self._join.reward(event)) is not None:
+                        arrived.append(joined)
+                case Feedback() as event:
+                    done.append(item.record)
+                    if event.kind in ("trained", "rescanned"):
+                        feedback.append(event)
+                case other:
+                    reader.refuse(item.record, InvalidEventError(f"a {type(other).__name__} does not belong here"))
+        priorities = [*self._arrived(arrived), *self._refreshed(feedback)]
+        self._node.writer.send_all(priorities)
+        for joined in arrived:
+            self._seen.add(joined.experience.trajectory.trajectory_id)
+            done.append(joined.record)
+        reader.ack(done)
+        if priorities:
+            self._node.plugins.observe(
+                "distrl_on_priorities", priorities={event.trajectory_id: event.priority for event in priorities}
+            )
+
+    def _arrived(self, batch: Sequence[Joined]) -> list[Priority]:
+        if not batch:
+            return []
+        pairs = [(joined.experience.trajectory, joined.experience.reward) for joined in batch]
+        return [
+            self._priority(
+                trajectory.trajectory_id, value, trajectory.version, "arrived", trajectory.envelope.traceparent
+            )
+            for (trajectory, _), value in zip(pairs, self._plugin.arrived(pairs), strict=True)
+        ]
+
+    def _refreshed(self, batch: Sequence[Feedback]) -> list[Priority]:
+        if not batch:
+            return []
+        return [
+            self._priority(
+                event.trajectory_id, value, event.version, event.envelope.event_id, event.envelope.traceparent
+            )
+            for event, value in zip(batch, self._plugin.refreshed(batch), strict=True)
+            if value is not None
+        ]
+
+    def _priority(self, trajectory_id: str, value: float, version: int, cause: str, traceparent: str) -> Priority:
+        name = self._plugin.name
+        if not (math.isfinite(value) and value >= 0):
+            # One odd number must not stop the role: the lowest priority keeps the trajectory in reach.
+            log.warning("a priority is not a finite number above 0", prioritizer=name, value=value)
+            value = 0.0
+        identity = derived_id("priority", trajectory_id, name, cause)
+        return Priority(
+            envelope=self._node.writer.envelope(identity, traceparent=traceparent),
+            trajectory_id=trajectory_id,
+            prioritizer=name,
+            priority=value,
+            version=version,
+        )
+
+    def _let_go(self, reader: EventReader) -> None:
+        records = self._join.expired()
+        if records:
+            log.warning("no verdict came in time", trajectories=len(records))
+            self._node.activity.count(UNJUDGED, len(records))
+            reader.ack(records)
+
+    def _on_assign(self, partitions: Collection[TopicPartition]) -> None:
+        rewards = self._node.topic("rewards")
+        self._rewind.update(partition for partition in partitions if partition.topic == rewards)
+
+    def _on_revoke(self, partitions: Collection[TopicPartition]) -> None:
+        self._join.forget(partitions)
+
+    def _read_verdicts_again(self, consumer: Consumer) -> None:
+        rewind_verdicts(consumer, self._rewind)
+
+
+def rewind_verdicts(consumer: Consumer, partitions: set[TopicPartition]) -> None:
+    """Read the verdicts of newly assigned partitions from their start; empties ``partitions``."""
+    if not partitions:
+        return
+    beginnings = consumer.beginning_offsets()
+    for partition in partitions & consumer.assignment():
+        consumer.seek(partition, beginnings[partition])
+    partitions.clear()

@@ -1,0 +1,51 @@
+"""Reads a stretch of the log once, from a broadcast reader's start to where the log ends now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+import structlog
+
+from distrl.core.codec import Codec
+from distrl.core.contracts.bus import Consumer, Record, TopicPartition
+from distrl.core.contracts.events import Event
+from distrl.core.errors import BusUnavailableError, CodecError
+
+log = structlog.get_logger(__name__)
+STALL_S = 30.0
+"""A scan that gets nothing for this long although there is more ends with an error."""
+
+
+def scan(
+    consumer: Consumer, codec: Codec, until: Mapping[TopicPartition, int] | None = None
+) -> Iterator[tuple[Record, Event]]:
+    """Events with their records, each partition in order, up to ``until`` (default: the ends as they are now).
+
+    Tombstones are skipped. What cannot be read is passed over with a warning: the role whose work it is sends it to the
+    dead letters. Raises ``BusUnavailableError`` when the log stops answering.
+    """
+    ends = consumer.end_offsets() if until is None else until
+    beginnings = consumer.beginning_offsets()
+    progressed = time.monotonic()
+    while any(max(consumer.position(part), beginnings.get(part, 0)) < end for part, end in ends.items()):
+        records = consumer.poll(0.5)
+        if records:
+            progressed = time.monotonic()
+        elif time.monotonic() - progressed > STALL_S:
+            raise BusUnavailableError(f"the log gave nothing for {STALL_S:.0f} s although there is more to read")
+        for record in records:
+            if record.value is None or record.offset >= ends.get(record.topic_partition, 0):
+                continue
+            try:
+                event = codec.decode(record.value)
+            except CodecError as error:
+                log.warning(
+                    "passed over a record",
+                    topic=record.topic,
+                    partition=record.partition,
+                    offset=record.offset,
+                    error=str(error),
+                )
+                continue
+            yield record, event

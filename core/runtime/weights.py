@@ -1,0 +1,215 @@
+"""Weights on their way: the learner publishes, collectors follow. Object first, then the event.
+
+``WeightsPublisher`` is used by the learner, ``WeightsFollower`` by collectors, ``newest_weights`` and ``find_version`` by both
+and by the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from distrl.core.codec import Codec, derived_id
+from distrl.core.contracts.bus import Bus, Start
+from distrl.core.contracts.clock import Clock
+from distrl.core.contracts.events import Blob, WeightsUpdate
+from distrl.core.contracts.policy import TrainablePolicy
+from distrl.core.contracts.staleness import is_newer
+from distrl.core.contracts.store import BlobRef, BlobStore
+from distrl.core.contracts.topic import TopicName
+from distrl.core.errors import CodecError, StoreError, WeightsError
+from distrl.core.runtime.event_writer import EventWriter, is_retriable
+from distrl.core.runtime.scan import scan
+
+log = structlog.get_logger(__name__)
+MEDIA_TYPE = "application/vnd.safetensors"
+
+
+def blob_ref(blob: Blob) -> BlobRef:
+    """The claim check of an artefact that lies in the store."""
+    return BlobRef(blob.bucket, blob.key, blob.size, blob.sha256, blob.media_type)
+
+
+def history(bus: Bus, codec: Codec, run: str, *, topic: str = "weights") -> Iterator[WeightsUpdate]:
+    """Every weight update that the log holds now, in order; what cannot be read is passed over."""
+    with bus.consumer([TopicName(run)(topic)], start=Start.earliest()) as consumer:
+        for _, event in scan(consumer, codec):
+            if isinstance(event, WeightsUpdate):
+                yield event
+
+
+def newest_weights(bus: Bus, codec: Codec, run: str) -> WeightsUpdate | None:
+    """The newest update by (epoch, version, sequence); ``None`` if there is none."""
+    newest: WeightsUpdate | None = None
+    for topic in ("weights", "weights-latest"):
+        for update in history(bus, codec, run, topic=topic):
+            if is_newer(update, newest):
+                newest = update
+    return newest
+
+
+def find_version(bus: Bus, codec: Codec, run: str, version: int | None) -> WeightsUpdate:
+    """The update that announced ``version`` (the newest epoch's, if several), or the newest of all for ``None``."""
+    found: WeightsUpdate | None = None
+    for update in history(bus, codec, run):
+        if version in (None, update.version) and is_newer(update, found):
+            found = update
+    if found is None:
+        what = "any weights" if version is None else f"version {version}"
+        raise WeightsError(f"run {run!r} has not published {what}: see `distrl weights list`")
+    return found
+
+
+class WeightsPublisher:
+    """Puts versions into the store and announces them. Versions grow by one, over restarts too."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        writer: EventWriter,
+        *,
+        run: str,
+        policy: str,
+        epoch: int,
+        options: str,
+        work_dir: Path,
+        patience_s: float,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._run = run
+        self._policy = policy
+        self._epoch = epoch
+        self._options = options
+        self._file = work_dir / "weights.safetensors"
+        self._patience = patience_s
+        self.update: WeightsUpdate | None = None
+        """What was announced last."""
+
+    def publish(
+        self,
+        policy: TrainablePolicy,
+        version: int,
+        *,
+        ingested: int,
+        allowance: int,
+        live_collectors: int,
+        max_lag: int,
+    ) -> WeightsUpdate:
+        """Store the policy's weights as ``version``, then announce them; returns when the log has both announcements."""
+        policy.save(self._file)
+        key = f"{self._run}/weights/{version:08d}-{self._epoch}.safetensors"
+        for attempt in Retrying(
+            retry=retry_if_exception(is_retriable),
+            wait=wait_exponential(multiplier=0.2, max=10.0),
+            stop=stop_after_delay(self._patience),
+            reraise=True,
+        ):
+            with attempt:
+                ref = self._store.put_file(key, self._file, media_type=MEDIA_TYPE)
+        update = WeightsUpdate(
+            envelope=self._writer.envelope(derived_id("weights", self._run, str(self._epoch), str(version), "0")),
+            policy=self._policy,
+            epoch=self._epoch,
+            version=version,
+            sequence=0,
+            blob=Blob(ref.media_type, ref.size, ref.sha256, ref.bucket, ref.key),
+            base_model=policy.base_model,
+            ingested=ingested,
+            allowance=allowance,
+            live_collectors=live_collectors,
+            max_lag=max_lag,
+            options=self._options,
+        )
+        self._announce(update, history=True)
+        return update
+
+    def renew(self, *, ingested: int, allowance: int, live_collectors: int) -> WeightsUpdate:
+        """Announce the newest version again with a new allowance: same weights, next sequence."""
+        if self.update is None:
+            raise WeightsError("no version was published yet")
+        sequence = self.update.sequence + 1
+        identity = derived_id("weights", self._run, str(self._epoch), str(self.update.version), str(sequence))
+        update = replace(
+            self.update,
+            envelope=self._writer.envelope(identity),
+            sequence=sequence,
+            ingested=ingested,
+            allowance=allowance,
+            live_collectors=live_collectors,
+        )
+        self._announce(update, history=False)
+        return update
+
+    def _announce(self, update: WeightsUpdate, *, history: bool) -> None:
+        if history:
+            self._writer.send_all([update], topic="weights")
+        self._writer.send_all([update], topic="weights-latest")
+        self.update = update
+
+
+class WeightsFollower:
+    """The newest weights, verified and on this machine's disk. Used from one thread."""
+
+    def __init__(self, bus: Bus, codec: Codec, store: BlobStore, run: str, *, work_dir: Path, clock: Clock) -> None:
+        self._consumer = bus.consumer([TopicName(run)("weights-latest")], start=Start.earliest())
+        self._codec = codec
+        self._store = store
+        self._clock = clock
+        self._directory = work_dir / "weights"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._fetch_after = 0.0
+        self._fetched: tuple[int, int] | None = None
+        self.update: WeightsUpdate | None = None
+        """The newest update whose weights are here."""
+        self._heard: WeightsUpdate | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the weights of ``update``."""
+        return self._directory / "current.safetensors"
+
+    def poll(self, on_weights: Callable[[WeightsUpdate], None] = lambda _: None) -> bool:
+        """Take in what has come, never waiting for more; return whether ``update`` changed.
+
+        ``on_weights`` is called when another version has been fetched and verified. A version that cannot be fetched or whose hash is
+        wrong is not used: the former one stays, and it is tried again after a second.
+        """
+        while records := self._consumer.poll(0.0, 100):
+            for record in records:
+                if record.value is None:
+                    continue
+                try:
+                    update = self._codec.decode(record.value, WeightsUpdate)
+                except CodecError as error:
+                    log.error("passed over a weight update that cannot be read", error=str(error))
+                    continue
+                if is_newer(update, self._heard):
+                    self._heard = update
+        heard = self._heard
+        if heard is None or heard is self.update:
+            return False
+        if (heard.epoch, heard.version) != self._fetched:
+            if self._clock.monotonic() < self._fetch_after or not self._fetch(heard):
+                return False
+            on_weights(heard)
+        self.update = heard
+        return True
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _fetch(self, update: WeightsUpdate) -> bool:
+        try:
+            self._store.get_file(blob_ref(update.blob), self.path)
+        except StoreError as error:
+            # Wrong bytes or a missing object may be mended by the store's own repair or the next version.
+            log.error("weights are not used", version=update.version, error=str(error))
+            self._fetch_after = self._clock.monotonic() + 1.0
+            return False
+        self._fetched = (update.epoch, update.version)
+        return True
