@@ -23,8 +23,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-import distrl
 import pytest
+
+import distrl
 from distrl.connectors import open_bus
 from distrl.core.config import BusConfig
 from distrl.core.contracts.bus import (

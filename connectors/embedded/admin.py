@@ -1,0 +1,54 @@
+"""The embedded log's ``TopicAdmin``. Made by ``bus``; ``distrl topics``, ``status`` and ``runs`` use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from distrl.connectors.embedded.catalogue import Catalogue, Topic
+from distrl.connectors.embedded.partition import Partition
+from distrl.core.contracts.bus import TopicPartition, TopicSpec
+from distrl.core.errors import BusError
+
+
+class EmbeddedAdmin:
+    """Implements ``TopicAdmin``. Safe for use by several threads."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def topics(self) -> dict[str, TopicSpec]:
+        return {name: topic.spec for name, topic in self._catalogue.topics().items()}
+
+    def create(self, specs: Sequence[TopicSpec]) -> list[str]:
+        return self._catalogue.create_topics(specs)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._catalogue.delete_topics(names)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        for name, offset in before.items():
+            topic = self._catalogue.topic(name.topic)
+            if not 0 <= name.partition < topic.spec.partitions:
+                raise BusError(f"topic {name.topic!r} has no partition {name.partition}")
+            with self._opened(topic, name.partition) as partition:
+                partition.trim(offset)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        return self._catalogue.offsets(group)
+
+    def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        ends: dict[TopicPartition, int] = {}
+        for topic in map(self._catalogue.topic, topics):
+            for name in topic.partitions():
+                with self._opened(topic, name.partition) as partition:
+                    ends[name] = partition.end()
+        return ends
+
+    @contextmanager
+    def _opened(self, topic: Topic, index: int) -> Iterator[Partition]:
+        partition = self._catalogue.open(topic, index)
+        try:
+            yield partition
+        finally:
+            partition.close()

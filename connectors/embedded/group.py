@@ -1,0 +1,237 @@
+"""Membership in a consumer group of the embedded log: joining, heartbeats, claiming partitions, committing, leaving.
+
+Every join, leave and expiry raises the group's generation. A member that notices (inside ``poll``) works out the new
+assignment, first lets go of what it lost and then claims what it gained. A partition has at most one claim: it
+goes to its next owner only when the old one has released it, or has been expelled because its session ran out.
+A commit is accepted for claimed partitions alone, so a member that was expelled can no longer move its group's offsets.
+Used by ``consumer``; ``heartbeat`` keeps sessions alive.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from distrl.connectors.embedded.assignment import Member, assign
+from distrl.connectors.embedded.catalogue import Catalogue
+from distrl.core.contracts.bus import TopicPartition
+from distrl.core.contracts.clock import Clock
+from distrl.core.errors import FencedError
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """One member of one group. Joins when it is made. Not safe for use by several threads."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        group: str,
+        topics: Sequence[str],
+        *,
+        static_name: str | None,
+        session_s: float,
+        clock: Clock,
+    ) -> None:
+        self.group = group
+        self.incarnation = ""
+        self._catalogue = catalogue
+        self._database = catalogue.database
+        self._topics = sorted(set(topics))
+        self._static_name = static_name
+        self.static = static_name is not None
+        self._session_ms = round(session_s * 1000)
+        self._clock = clock
+        self._seen: tuple[int, int] = (-1, -1)
+        self._settled = False
+        self._next_census = 0.0
+        self.join()
+
+    # --- joining and leaving ----------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Become a member under a new incarnation. The holder of the same static name is replaced, and
+        what it had claimed passes over without a rebalance."""
+        self.incarnation = uuid.uuid4().hex
+        self._settled = False
+        topics = json.dumps(self._topics)
+        now = self._clock.time_ms()
+        with self._database.transaction():
+            self._expel_expired(now)
+            replaced = None
+            if self._static_name is not None:
+                replaced = self._database.row(
+                    "SELECT incarnation, topics FROM members WHERE group_name = ? AND static_name = ?",
+                    (self.group, self._static_name),
+                )
+            if replaced is None:
+                self._database.execute(
+                    """INSERT INTO members (incarnation, group_name, static_name, joined, topics, session_ms, heartbeat_ms)
+                    VALUES (?, ?, ?, (SELECT ifnull(max(joined), 0) + 1 FROM members), ?, ?, ?)""",
+                    (self.incarnation, self.group, self._static_name, topics, self._session_ms, now),
+                )
+                self._raise_generation()
+                return
+            old, old_topics = replaced
+            self._database.execute(
+                "UPDATE members SET incarnation = ?, topics = ?, session_ms = ?, heartbeat_ms = ? WHERE incarnation = ?",
+                (self.incarnation, topics, self._session_ms, now, old),
+            )
+            self._database.execute("UPDATE claims SET incarnation = ? WHERE incarnation = ?", (self.incarnation, old))
+            if old_topics != topics:
+                self._raise_generation()
+
+    def leave(self) -> None:
+        """Give up everything at once. A static member only falls silent: what it has waits for its return
+        until its session ends."""
+        with self._database.transaction():
+            if self._static_name is not None:
+                self._database.execute(
+                    "UPDATE members SET heartbeat_ms = ? WHERE incarnation = ?",
+                    (self._clock.time_ms(), self.incarnation),
+                )
+                return
+            self._database.execute("DELETE FROM claims WHERE incarnation = ?", (self.incarnation,))
+            self._database.execute("DELETE FROM members WHERE incarnation = ?", (self.incarnation,))
+            self._raise_generation()
+
+    def _raise_generation(self) -> None:
+        self._database.execute(
+            "INSERT INTO groups VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET generation = generation + 1",
+            (self.group,),
+        )
+
+    def _expel_expired(self, now: int) -> None:
+        """Remove members whose session ran out. A heartbeat of the future means that the clock was set back."""
+        expired = self._database.rows(
+            """SELECT incarnation, static_name FROM members WHERE group_name = ?
+            AND abs(? - heartbeat_ms) > session_ms AND incarnation != ?""",
+            (self.group, now, self.incarnation),
+        )
+        for incarnation, static_name in expired:
+            logger.warning("group %s: member %s is silent and loses its place", self.group, static_name or incarnation)
+            self._database.execute("DELETE FROM claims WHERE incarnation = ?", (incarnation,))
+            self._database.execute("DELETE FROM members WHERE incarnation = ?", (incarnation,))
+        if expired:
+            self._raise_generation()
+
+    # --- rebalancing ------------------------------------------------------------------------------
+
+    def changed(self) -> bool:
+        """Whether the assignment may be another than at the last ``target``. Cheap; call it with every poll.
+
+        Also takes the census: now and then it looks for members that fell silent, and expels them. Raises
+        ``FencedError`` when another member has taken this one's static name.
+        """
+        monotonic = self._clock.monotonic()
+        if monotonic >= self._next_census:
+            self._next_census = monotonic + self._session_ms / 4000
+            now = self._clock.time_ms()
+            silent = self._database.row(
+                """SELECT 1 FROM members WHERE group_name = ? AND abs(? - heartbeat_ms) > session_ms
+                AND incarnation != ? LIMIT 1""",
+                (self.group, now, self.incarnation),
+            )
+            if silent is not None:
+                with self._database.transaction():
+                    self._expel_expired(now)
+                return True
+        version = self._database.data_version()
+        if version == self._seen[0]:
+            return False
+        if not self._settled:
+            return True
+        row = self._database.row(
+            "SELECT generation, (SELECT count(*) FROM members WHERE incarnation = ?) FROM groups WHERE name = ?",
+            (self.incarnation, self.group),
+        )
+        generation, present = row if row is not None else (-1, 0)
+        if present and generation == self._seen[1]:
+            self._seen = (version, generation)
+            return False
+        return True
+
+    def target(self) -> frozenset[TopicPartition] | None:
+        """What this member should have now; ``None`` if it is no longer a member and has to join again."""
+        version = self._database.data_version()
+        with self._database.transaction("DEFERRED"):
+            members = [
+                Member(incarnation, static_name, joined, frozenset(json.loads(topics)))
+                for incarnation, static_name, joined, topics in self._database.rows(
+                    "SELECT incarnation, static_name, joined, topics FROM members WHERE group_name = ?", (self.group,)
+                )
+            ]
+            row = self._database.row("SELECT generation FROM groups WHERE name = ?", (self.group,))
+            counts = {name: topic.spec.partitions for name, topic in self._catalogue.topics().items()}
+        if self.incarnation not in {member.incarnation for member in members}:
+            if any(member.static_name == self._static_name is not None for member in members):
+                raise FencedError(
+                    f"group {self.group}: another process has joined as {self._static_name!r}, so this one must stop"
+                )
+            return None
+        self._seen = (version, row[0] if row is not None else -1)
+        return frozenset(assign(members, counts)[self.incarnation])
+
+    def claim(self, wanted: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Claim what is free of ``wanted`` and return what of it is this member's now.
+
+        Equal partition numbers are claimed together or not at all, so a join never sees half of its inputs.
+        What is not free yet comes with a later call, after ``changed`` said so.
+        """
+        by_number: dict[int, set[TopicPartition]] = defaultdict(set)
+        for partition in wanted:
+            by_number[partition.partition].add(partition)
+        mine: set[TopicPartition] = set()
+        with self._database.transaction():
+            owners = {
+                TopicPartition(topic, partition): incarnation
+                for topic, partition, incarnation in self._database.rows(
+                    "SELECT topic, partition, incarnation FROM claims WHERE group_name = ?", (self.group,)
+                )
+            }
+            alive = self._database.row("SELECT 1 FROM members WHERE incarnation = ?", (self.incarnation,))
+            if alive is not None:
+                for partitions in by_number.values():
+                    if all(owners.get(partition, self.incarnation) == self.incarnation for partition in partitions):
+                        mine |= partitions
+                self._database.execute_many(
+                    "INSERT OR IGNORE INTO claims VALUES (?, ?, ?, ?)",
+                    [(self.group, topic, partition, self.incarnation) for topic, partition in sorted(mine)],
+                )
+        self._settled = len(mine) == len(wanted)
+        return frozenset(mine)
+
+    def release(self, partitions: Collection[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
+        """Commit ``positions`` and let go of ``partitions``, both at once."""
+        with self._database.transaction():
+            self._commit(positions)
+            self._database.execute_many(
+                "DELETE FROM claims WHERE group_name = ? AND topic = ? AND partition = ? AND incarnation = ?",
+                [(self.group, topic, partition, self.incarnation) for topic, partition in partitions],
+            )
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets of claimed partitions; those of partitions that are no longer this member's are ignored."""
+        if positions:
+            with self._database.transaction():
+                self._commit(positions)
+
+    def _commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        self._database.execute_many(
+            """INSERT OR REPLACE INTO offsets SELECT group_name, topic, partition, ? FROM claims
+            WHERE group_name = ? AND topic = ? AND partition = ? AND incarnation = ?""",
+            [
+                (position, self.group, partition.topic, partition.partition, self.incarnation)
+                for partition, position in positions.items()
+            ],
+        )
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """All that the group has committed."""
+        return self._catalogue.offsets(self.group)

@@ -1,0 +1,82 @@
+"""Keeps the sessions of a bus's group members alive, in a thread of its own. Started by ``bus``.
+
+A consumer that handles a batch for long must not lose its partitions; one whose loop hangs must. So the thread beats only
+for members that have polled within ``POLL_LIMIT_S``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from distrl.connectors.embedded.catalogue import Catalogue
+from distrl.connectors.embedded.database import Synchronous
+from distrl.core.contracts.clock import Clock
+from distrl.core.errors import DistrlError
+
+logger = logging.getLogger(__name__)
+
+POLL_LIMIT_S = 300.0
+"""A member that has not polled for so long is taken to hang (Kafka's max.poll.interval.ms)."""
+
+
+class Heartbeat:
+    """Beats for the members that are registered; the thread starts with the first one."""
+
+    def __init__(self, folder: Path, *, synchronous: Synchronous, session_s: float, clock: Clock) -> None:
+        self._folder = folder
+        self._synchronous: Synchronous = synchronous
+        self._interval_s = session_s / 4
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._polled: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def touch(self, incarnation: str) -> None:
+        """This member has polled just now. Registers it."""
+        with self._lock:
+            self._polled[incarnation] = self._clock.monotonic()
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name="distrl-heartbeat", daemon=True)
+                self._thread.start()
+
+    def forget(self, incarnation: str) -> None:
+        """This member has left or was replaced."""
+        with self._lock:
+            self._polled.pop(incarnation, None)
+
+    def _run(self) -> None:
+        catalogue: Catalogue | None = None
+        try:
+            while not self._clock.wait(self._stop, self._interval_s):
+                try:
+                    if catalogue is None:
+                        catalogue = Catalogue(self._folder, synchronous=self._synchronous, wait_s=self._interval_s)
+                    self._beat(catalogue)
+                except DistrlError as error:
+                    # The next beat may get through; if none does, the session ends and the consumer joins again.
+                    logger.warning("heartbeat failed: %s", error)
+        finally:
+            if catalogue is not None:
+                catalogue.close()
+
+    def _beat(self, catalogue: Catalogue) -> None:
+        limit = self._clock.monotonic() - POLL_LIMIT_S
+        with self._lock:
+            alive = [incarnation for incarnation, polled in self._polled.items() if polled >= limit]
+        if alive:
+            now = self._clock.time_ms()
+            with catalogue.database.transaction():
+                catalogue.database.execute_many(
+                    "UPDATE members SET heartbeat_ms = ? WHERE incarnation = ?", [(now, name) for name in alive]
+                )
+
+    def close(self) -> None:
+        """Stop the thread. Idempotent."""
+        self._stop.set()
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
