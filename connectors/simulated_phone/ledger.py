@@ -10,12 +10,15 @@ import errno
 import json
 import os
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Literal
 
 from distrl.core.errors import DeviceError, StoreFullError
 
 PREFIX = "ledger-"
+REMEMBERED = 10_000
+"""Finished episodes a device that are recognised when they are reported again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,62 +40,76 @@ class LedgerFile:
     def __init__(self, directory: Path, device_id: str) -> None:
         self.path = directory / f"{PREFIX}{device_id}.jsonl"
         self._device = device_id
-        self._file: BinaryIO | None = None
-        self._finished: set[str] | None = None
+        self._file: FileIO | None = None
+        self._finished: dict[str, None] = {}
+        """The latest finished ids, oldest first: an outbox offers no older one again."""
 
-    def append(self, entry: str, episode: str, *, time_ms: int, outcome: str = "") -> None:
-        """Add a line; a ``finished`` one is forced to the disk, and only the first of an episode is kept."""
+    def append(self, entry: Literal["started", "finished"], episode: str, *, time_ms: int, outcome: str = "") -> None:
+        """Add a line. A ``finished`` one is forced to the disk, and only the first of an episode is written."""
+        line: dict[str, str | int] = {"entry": entry, "episode": episode, "device": self._device, "time_ms": time_ms}
+        if outcome:
+            line["outcome"] = outcome
         try:
-            file = self._open()
-            if self._finished is not None and entry == "finished" and episode in self._finished:
-                return
-            line = {"entry": entry, "episode": episode, "device": self._device, "time_ms": time_ms}
-            if outcome:
-                line["outcome"] = outcome
-            file.write(json.dumps(line).encode() + b"\n")
-            file.flush()
-            if entry == "finished":
+            file = self._file or self._open()
+            if entry == "started":
+                _write(file, line)
+            elif episode not in self._finished:
+                _write(file, line)
                 os.fsync(file.fileno())
-                if self._finished is not None:
-                    self._finished.add(episode)
+                self._remember(episode)
         except OSError as error:
+            self.close()
             kind = StoreFullError if error.errno == errno.ENOSPC else DeviceError
             raise kind(f"cannot write the ledger {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
-    def _open(self) -> BinaryIO:
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+")
-            self._file.seek(0)
-            data = self._file.read()
-            self._finished = _parse(data).finished
-            if data and not data.endswith(b"\n"):
-                self._file.write(b"\n")
+    def _open(self) -> FileIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._finished.clear()
+        torn = False
+        if self.path.exists():
+            with self.path.open("rb") as lines:
+                for line in lines:
+                    torn = not line.endswith(b"\n")
+                    if (entry := _parse(line)) is not None and entry[0] == "finished":
+                        self._remember(entry[1])
+        # Unbuffered: what a failed write leaves behind in a buffer would come out later.
+        self._file = FileIO(self.path, "ab")
+        if torn:
+            self._file.write(b"\n")
         return self._file
+
+    def _remember(self, episode: str) -> None:
+        self._finished[episode] = None
+        if len(self._finished) > REMEMBERED:
+            del self._finished[next(iter(self._finished))]
 
 
 def read_ledger(directory: Path) -> Ledger:
     """The entries of every ledger in ``directory`` and below."""
     whole = Ledger()
     for path in sorted(directory.rglob(f"{PREFIX}*.jsonl")):
-        part = _parse(path.read_bytes())
-        whole.started.update(part.started)
-        whole.finished.update(part.finished)
+        with path.open("rb") as lines:
+            for line in lines:
+                if (entry := _parse(line)) is not None:
+                    (whole.finished if entry[0] == "finished" else whole.started).add(entry[1])
     return whole
 
 
-def _parse(data: bytes) -> Ledger:
-    ledger = Ledger()
-    for line in data.split(b"\n"):
-        try:
-            entry = json.loads(line)
-            kind, episode = entry["entry"], entry["episode"]
-        except (ValueError, KeyError, TypeError):
-            continue  # empty, or torn by a crash in the middle of a write
-        (ledger.finished if kind == "finished" else ledger.started).add(episode)
-    return ledger
+def _write(file: FileIO, line: dict[str, str | int]) -> None:
+    data = json.dumps(line).encode() + b"\n"
+    if file.write(data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _parse(line: bytes) -> tuple[str, str] | None:
+    """The kind of entry and the episode's id; ``None`` for a line torn by a crash in the middle of a write."""
+    try:
+        entry = json.loads(line)
+        return str(entry["entry"]), str(entry["episode"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distrl.plugins.builtin.collector.episode_options import DemonstratorOptions, EpisodeOptions
+from distrl.plugins.builtin.collector.episode_options import EpisodeOptions
 from distrl.plugins.builtin.learner.a_ride_options import ARideOptions
 from distrl.plugins.builtin.policy.factored_options import FactoredOptions
 from distrl.plugins.builtin.prioritizer.dper_options import DperOptions
@@ -41,7 +41,7 @@ def distrl_collectors() -> Sequence[Registration[CollectorFactory]]:
         Registration(
             "demonstrator",
             deferred(f"{HERE}.collector.demonstrator:Demonstrator"),
-            DemonstratorOptions,
+            EpisodeOptions,
             "records what the task source demonstrates",
         ),
     )

@@ -16,7 +16,7 @@ from distrl.core.contracts.policy import PolicyAction, PolicyInput
 from distrl.core.contracts.role import CollectorParts, RoleContext, Ticket
 from distrl.core.errors import TaskError, WeightsError
 from distrl.plugins.builtin.collector.episode import EpisodeCollector
-from distrl.plugins.builtin.collector.episode_options import DemonstratorOptions, EpisodeOptions
+from distrl.plugins.builtin.collector.episode_options import EpisodeOptions
 
 DRAWS = 100
 """Tasks drawn in search of one that the source can demonstrate."""
@@ -54,10 +54,10 @@ class Demonstrator:
 
     uses_weights = False
 
-    def __init__(self, options: DemonstratorOptions, context: RoleContext, parts: CollectorParts) -> None:
+    def __init__(self, options: EpisodeOptions, context: RoleContext, parts: CollectorParts) -> None:
         self._split = options.split
         self._tasks = parts.tasks
-        self._episodes = EpisodeCollector(EpisodeOptions(**options.model_dump()), context, parts)
+        self._episodes = EpisodeCollector(options, context, parts)
 
     def in_flight(self) -> int:
         return self._episodes.in_flight()

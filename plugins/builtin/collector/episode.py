@@ -157,7 +157,7 @@ class EpisodeCollector:
             groups.setdefault(id(episode.policy), (episode.policy, []))[1].append((slot, episode))
         self._ready = []
         for policy, members in groups.values():
-            actions = policy.act([_input(episode) for _, episode in members], greedy=self._options.greedy)
+            actions = policy.act([_input(episode) for _, episode in members])
             if len(actions) != len(members):
                 raise PolicyError(f"policy {policy.name!r} gave {len(actions)} actions for {len(members)} observations")
             now = self._clock.time_ms()

@@ -8,7 +8,7 @@ from distrl.core.contracts.events import Split
 from distrl.plugins.spec import Options
 
 
-class DemonstratorOptions(Options):
+class EpisodeOptions(Options):
     """How episodes are run on devices."""
 
     split: Split = Field(default="train", description="whose tasks are drawn; nothing trains on test")
@@ -26,9 +26,3 @@ class DemonstratorOptions(Options):
         default=10.0, gt=0, description="longest wait for a device to take note of a kept episode, seconds"
     )
     close_s: float = Field(default=5.0, gt=0, description="longest wait for all devices to let go at the end, seconds")
-
-
-class EpisodeOptions(DemonstratorOptions):
-    """How the policy's episodes are run on devices."""
-
-    greedy: bool = Field(default=False, description="take the most probable action instead of sampling one")
