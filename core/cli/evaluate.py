@@ -31,9 +31,8 @@ def command(
 ) -> None:
     """Measure greedy success on tasks that training never sees, with a 95 % interval."""
     loaded = option.load(config, overrides, run__name=name)
-    from distrl.core.runtime.evaluation import evaluate
-
     from distrl.core.cli.table import show, show_json
+    from distrl.core.runtime.evaluation import evaluate
 
     result = evaluate(
         loaded, version=version, tasks=tasks or loaded.budget.evaluation_tasks or 120, plugin_files=plugins

@@ -55,10 +55,9 @@ def command(
 
 def execute(config: Config, *, plugins: Sequence[Path], fresh: bool, source: Path, as_json: bool) -> None:
     """Supervise a run with live progress, then print its summary."""
-    from distrl.core.runtime.supervisor import supervise
-
     from distrl.core.cli.live import ProgressView
     from distrl.core.cli.table import show, show_json
+    from distrl.core.runtime.supervisor import supervise
 
     with ProgressView(config.run.name) as view:
         summary = supervise(config, plugin_files=plugins, fresh=fresh, on_progress=view, config_source=source)

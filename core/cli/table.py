@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+NAMES = frozenset({"kind", "name", "key", "node", "role", "topic", "task", "check", "state", "version"})
+"""Columns that are never folded."""
 Row = Mapping[str, Any]
 
 
@@ -42,8 +44,11 @@ def table(columns: Sequence[str], rows: Sequence[Row], *, title: str = "") -> Ta
     """A table to print, or to put into a live panel."""
     result = Table(title=title or None, title_justify="left", show_edge=False, pad_edge=False)
     for column in columns:
+        # What things are called stays on one line; descriptions fold.
         numbers = all(isinstance(row.get(column), int | float) for row in rows) and bool(rows)
-        result.add_column(column.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+        result.add_column(
+            column.replace("_", " "), justify="right" if numbers else "left", overflow="fold", no_wrap=column in NAMES
+        )
     for row in rows:
         result.add_row(*(cell(row.get(column)) for column in columns))
     return result

@@ -6,34 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from distrl.core.config import Config
 from distrl.core.runtime.history import WINDOW, RunHistory
-
-
-class RateLike(Protocol):
-    """A share of successes with its interval (``core.runtime.evaluation.Rate``)."""
-
-    @property
-    def successes(self) -> int: ...
-    @property
-    def trials(self) -> int: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-
-
-class EvaluationLike(Protocol):
-    """How one version did on unseen tasks (``core.runtime.evaluation.EvaluationResult``)."""
-
-    @property
-    def version(self) -> int: ...
-    @property
-    def by_kind(self) -> Mapping[str, RateLike]: ...
-    @property
-    def total(self) -> RateLike: ...
+from distrl.core.runtime.rate import EvaluationResult, Rate
 
 
 class Summary(TypedDict):
@@ -73,8 +50,8 @@ def make_summary(
     history: RunHistory,
     config: Config,
     seconds: float,
-    eval_first: EvaluationLike | None,
-    eval_last: EvaluationLike | None,
+    eval_first: EvaluationResult | None,
+    eval_last: EvaluationResult | None,
 ) -> Summary:
     """The summary of what ``history`` has seen. ``seconds``: how long the run took, all its parts together."""
     success = [episode.success for episode in history.judged()]
@@ -122,12 +99,12 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def share(rate: RateLike) -> float | None:
+def share(rate: Rate) -> float | None:
     """Successes by trials; ``None`` without a trial."""
     return rate.successes / rate.trials if rate.trials else None
 
 
-def _by_kind(evaluation: EvaluationLike | None) -> dict[str, float]:
+def _by_kind(evaluation: EvaluationResult | None) -> dict[str, float]:
     if evaluation is None:
         return {}
     return {kind: value for kind, rate in sorted(evaluation.by_kind.items()) if (value := share(rate)) is not None}
