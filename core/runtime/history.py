@@ -7,6 +7,7 @@ Memory is bounded but for a small row a trajectory (``core.runtime.episode_table
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -304,7 +305,9 @@ class RunHistory:
 
     def _metrics(self, event: Metrics) -> None:
         node, time_ms = event.envelope.node, event.envelope.time_ms
-        for name, value in event.values.items():
+        # A plugin that diverges reports NaN; one such number must not spoil sums and curves.
+        values = {name: value for name, value in event.values.items() if math.isfinite(value)}
+        for name, value in values.items():
             if name == metric.BUSY_SHARE:
                 self._busy[event.role].add(value, event.interval_ms)
             elif name.startswith(metric.WAIT_SHARE):
@@ -316,7 +319,7 @@ class RunHistory:
         load = self._loads.setdefault(node, _Load(event.role))
         if time_ms < load.time_ms:
             return
-        load.time_ms, load.values = time_ms, _only_load(event.values)
+        load.time_ms, load.values = time_ms, _only_load(values)
         for name in load.values:
             if name.startswith(metric.LAG):
                 peers = (peer.values.get(name, 0.0) for peer in self._loads.values() if peer.role == event.role)
