@@ -28,13 +28,17 @@ class LowWater:
         self._delivered: deque[int] = deque()
         self._outstanding: set[int] = set()
 
-    def deliver(self, offset: int, position: int | None = None) -> None:
-        """``offset`` was handed out; the next read is at ``position``, or right behind it."""
+    def deliver(self, offset: int) -> None:
+        """``offset`` was handed out; the next read is right behind it."""
         if offset < self.position:
             raise ValueError(f"offset {offset} was delivered before: the position is {self.position}")
         self._delivered.append(offset)
         self._outstanding.add(offset)
-        self.position = offset + 1 if position is None else position
+        self.position = offset + 1
+
+    def advance(self, position: int) -> None:
+        """Nothing lies between here and ``position``: the next read is there. Going back is ``seek``."""
+        self.position = max(self.position, position)
 
     def ack(self, offset: int) -> bool:
         """``offset`` is done; returns whether it was outstanding (others are ignored)."""

@@ -43,13 +43,16 @@ class Reader:
         version = self.partition.version()  # before the query: a write in between shows as a change next time
         if not self._more and version == self._version:
             return []
-        records, self._more = self.partition.read(self.mark.position, max_records, max_bytes)
+        records, end = self.partition.read(self.mark.position, max_records, max_bytes)
         self._version = version
+        self._more = end is None
         if self._tracked:
             for record in records:
                 self.mark.deliver(record.offset)
         elif records:
-            self.mark.seek(records[-1].offset + 1)
+            self.mark.advance(records[-1].offset + 1)
+        if end is not None:
+            self.mark.advance(end)
         return records
 
     def seek(self, offset: int) -> None:

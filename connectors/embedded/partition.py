@@ -136,27 +136,29 @@ class Partition:
         """Changes when someone else has written."""
         return self._database.data_version()
 
-    def read(self, position: int, max_records: int, max_bytes: int) -> tuple[list[Record], bool]:
-        """Records from ``position`` on: at most ``max_records``, and no more once they exceed ``max_bytes``;
-        and whether there may be more."""
+    def read(self, position: int, max_records: int, max_bytes: int) -> tuple[list[Record], int | None]:
+        """Records from ``position`` on: at most ``max_records``, and no more once they exceed ``max_bytes``.
+
+        With them the end of the partition if they reach it, else ``None``. The end may lie beyond the last record,
+        where retention or compaction has removed some.
+        """
         topic, partition = self.name
         records: list[Record] = []
-        with self._database.cursor(
-            "SELECT position, timestamp_ms, key, headers, value FROM records WHERE position >= ? ORDER BY position LIMIT ?",
-            (position, max_records),
-        ) as rows:
-            for offset, timestamp_ms, key, headers, value in rows:
-                records.append(
-                    Record(
-                        topic, partition, offset, timestamp_ms, key, value, unpack_headers(headers) if headers else ()
-                    )
-                )
-                max_bytes -= len(value or b"")
-                if max_bytes <= 0:
-                    return records, True
-        if not records:
-            self._live()
-        return records, len(records) == max_records
+        # One view for both queries: a record that is written in between must not fall behind the end.
+        with self._database.transaction("DEFERRED"):
+            with self._database.cursor(
+                "SELECT position, timestamp_ms, key, headers, value FROM records WHERE position >= ? "
+                "ORDER BY position LIMIT ?",
+                (position, max_records),
+            ) as rows:
+                for offset, timestamp_ms, key, headers, value in rows:
+                    records.append(Record(topic, partition, offset, timestamp_ms, key, value, unpack_headers(headers)))
+                    max_bytes -= len(value or b"")
+                    if max_bytes <= 0:
+                        return records, None
+            if len(records) == max_records:
+                return records, None
+            return records, self._live()
 
     def begin(self) -> int:
         """The first offset still held; the end if there is none."""

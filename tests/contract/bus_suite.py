@@ -445,6 +445,22 @@ class BusContract:
                 assert consumer.committed(TopicPartition(first, 0)) is None
             assert Counter(record.value for record in records) == dict.fromkeys(values, 2)
 
+    def test_broadcast_reader_has_its_partitions_at_once(
+        self, bus: Bus, producer: Producer, topics: TopicFactory
+    ) -> None:
+        topic = topics(2)
+        zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        send_all(producer, topic, [b"0", b"1"], partition=0)
+        announced: list[TopicPartition] = []
+        with bus.consumer([topic], start=Start.at_offsets({zero: 1}), on_assign=announced.extend) as consumer:
+            assert consumer.assignment() == {zero, one}
+            assert (consumer.position(zero), consumer.position(one)) == (1, 0)
+            assert consumer.lag() == {zero: 1, one: 0}
+            consumer.seek(zero, 0)
+            consumer.pause([one])
+            assert [record.value for record in collect(consumer, 2)] == [b"0", b"1"]
+            assert sorted(announced) == [zero, one]
+
     # --- where to start ---------------------------------------------------------------------------
 
     @pytest.mark.parametrize("grouped", [False, True], ids=["broadcast", "group"])
