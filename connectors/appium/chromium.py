@@ -100,7 +100,7 @@ class ChromiumPlatform:
             raise TaskError(f"task {task.task_id} names no page: a task for a browser needs the parameter 'url'")
         session.open(url)
 
-    def act(self, session: Session, action: Action, screen: tuple[int, int]) -> None:  # noqa: ARG002
+    def act(self, session: Session, action: Action, screen: tuple[int, int]) -> None:
         # Not `screen`: touch counts CSS pixels, a screenshot has pixel_ratio times as many.
         viewport = (self._options.width, self._options.height)
         match action.kind:
@@ -118,7 +118,7 @@ class ChromiumPlatform:
             case _:
                 pass
 
-    def ui_tree(self, session: Session, screen: tuple[int, int]) -> str | None:  # noqa: ARG002
+    def ui_tree(self, session: Session, screen: tuple[int, int]) -> str | None:
         return None
 
     def release(self) -> None:

@@ -28,7 +28,7 @@ class AppiumOptions(Options):
     settle_seconds: float = Field(
         default=0.0, ge=0, description="pause between an action and the look at what came of it"
     )
-    idle_seconds: int = Field(default=600, ge=1, description="the server ends a session that was silent this long")
+    idle_seconds: int = Field(default=120, ge=1, description="the server ends a session that was silent this long")
     capabilities: dict[str, Any] = Field(
         default_factory=dict,
         description="more capabilities, by their full name (appium:...); they win over the built-in ones",

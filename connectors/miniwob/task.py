@@ -22,7 +22,7 @@ _SEED_BITS = 30
 class MiniWobTasks:
     """A ``TaskSource``. Training has the even page seeds, the test the odd ones: the two share no instance."""
 
-    def __init__(self, options: MiniWobOptions, context: RoleContext) -> None:  # noqa: ARG002
+    def __init__(self, options: MiniWobOptions, context: RoleContext) -> None:
         """Raises ``TaskError`` for an unknown page, ``MissingPackageError`` without MiniWoB++."""
         for name in options.tasks:
             page_file(name)
@@ -40,7 +40,7 @@ class MiniWobTasks:
         kinds = self._kinds
         return [self._task(kinds[index % len(kinds)], split, index // len(kinds)) for index in range(limit)]
 
-    def demonstrate(self, task: Task) -> Sequence[Action] | None:  # noqa: ARG002
+    def demonstrate(self, task: Task) -> Sequence[Action] | None:
         """Nothing: what solves a page is known only to the page, once it is drawn in a browser."""
         return None
 
