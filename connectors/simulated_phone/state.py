@@ -77,12 +77,11 @@ class PhoneState:
             self.focused = False
 
     def reached(self, parameters: Mapping[str, str]) -> bool:
-        """Whether the goal that a task's parameters describe is reached."""
+        """Whether the goal that a task's parameters describe is reached; ``KeyError`` if they name nothing of this phone's."""
         if "switch" in parameters:
             return self.switches[parameters["switch"]] == (parameters["state"] == "on")
-        if "query" in parameters:
-            return self.app == parameters["app"] and self.query == parameters["query"]
-        return self.app == parameters["app"]
+        app = APPS[parameters["app"]].name
+        return self.app == app and ("query" not in parameters or self.query == parameters["query"])
 
     @property
     def has_field(self) -> bool:
