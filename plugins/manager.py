@@ -294,7 +294,7 @@ def load_plugins(files: Sequence[Path] = (), *, entry_points: bool = True, stric
 def _missing(kind: Kind, where: str, error: ImportError) -> DistrlError:
     """What an ``ImportError`` of a factory means: an extra, a foreign package, or a fault of the plugin."""
     package = (error.name or "").partition(".")[0]
-    if not package or package == "distrl":
+    if not isinstance(error, ModuleNotFoundError) or not package or package == "distrl":
         return PluginError(f"{where} does not import: {_reason(error)}")
     if package in EXTRAS:
         extra = "torch" if kind in ("policy", "learner") else EXTRAS[package]
