@@ -43,7 +43,9 @@ class RunConfig(Section):
     watchdog_seconds: float = Field(
         default=120.0, gt=0, description="a role that has waited this long for another one ends with an error"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="from which level on distrl's own messages are logged"
+    )
 
     @model_validator(mode="after")
     def _name_fits(self) -> Self:
@@ -57,15 +59,21 @@ class RunConfig(Section):
 class BusConfig(Section):
     """``[bus]``: the log."""
 
-    kind: Literal["embedded", "kafka"] = "embedded"
+    kind: Literal["embedded", "kafka"] = Field(
+        default="embedded", description="files for processes of one machine, or a Kafka broker"
+    )
     path: Path = Field(default=Path(".distrl/log"), description="embedded: folder of the log")
     synchronous: Literal["NORMAL", "FULL"] = Field(
         default="NORMAL", description="embedded: NORMAL outlives a crashed process, FULL a power loss too"
     )
     bootstrap: tuple[str, ...] = Field(default=("127.0.0.1:9092",), description="kafka: host:port of brokers")
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = ""
-    username: str = ""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="kafka: how to speak to the broker"
+    )
+    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        default="", description="kafka: how to log in, with a SASL protocol"
+    )
+    username: str = Field(default="", description="kafka: of the login")
     password: SecretStr = Field(default=SecretStr(""), description="by environment: DISTRL_BUS__PASSWORD")
     ca_file: Path | None = Field(default=None, description="kafka: PEM file of the authority that signed the broker")
     partitions: int = Field(default=4, ge=1, le=1000, description="of each keyed topic; fixed for the life of a run")
@@ -82,7 +90,9 @@ class BusConfig(Section):
 class StoreConfig(Section):
     """``[store]``: large artefacts."""
 
-    kind: Literal["folder", "s3"] = "folder"
+    kind: Literal["folder", "s3"] = Field(
+        default="folder", description="a folder on one machine, or MinIO or any S3-compatible server"
+    )
     path: Path = Field(default=Path(".distrl/store"), description="folder: where objects lie")
     endpoint: str = Field(default="127.0.0.1:8333", description="s3: host:port")
     secure: bool = Field(default=False, description="s3: speak TLS")
@@ -174,14 +184,14 @@ class LearnerConfig(Section):
         default=5.0, gt=0, description="a waiting learner renews the collectors' allowance this often"
     )
     checkpoint_seconds: float = Field(default=30.0, gt=0, description="interval of checkpoints")
-    checkpoints_kept: int = Field(default=2, ge=1)
+    checkpoints_kept: int = Field(default=2, ge=1, description="older ones are removed")
     options: Table = Field(default_factory=dict)
 
 
 class BudgetConfig(Section):
     """``[budget]``: when `distrl run` ends; whichever comes first. 0 means no such bound."""
 
-    minutes: float = Field(default=0.0, ge=0)
+    minutes: float = Field(default=0.0, ge=0, description="of training, from the first weights on")
     episodes: int = Field(default=0, ge=0, description="finished episodes of the policy")
     until_success: float = Field(
         default=0.0, ge=0, le=1, description="success over the last 200 episodes of the policy"
