@@ -26,6 +26,7 @@ from distrl.core.runtime.event_writer import EventWriter, is_retriable
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
+from distrl.core.runtime.pacer import Pacer
 from distrl.core.runtime.scan import scan
 from distrl.core.runtime.seen import Seen
 from distrl.core.runtime.watchdog import Watchdog
@@ -66,8 +67,9 @@ class LearnerLoop:
         self._config = config.learner
         policy: TrainablePolicy = node.create("policy", config.policy.plugin, config.policy.options)
         self._learner: Learner = node.create("learner", config.learner.plugin, config.learner.options, policy)
-        self._staleness = config.staleness(self._learner.batch)
-        self._learner.use(self._staleness)
+        staleness = config.staleness(self._learner.batch)
+        self._learner.use(staleness)
+        self._pacer = Pacer(staleness, node.clock)
         self._join = Join(
             evaluator=config.training_evaluator,
             version_pattern=config.learner.evaluator_version,
@@ -86,12 +88,7 @@ class LearnerLoop:
         """Where the restored checkpoint reads on; used at the first assignment of each partition."""
         self._assigned: set[TopicPartition] = set()
         self._ingested = 0
-        self._fresh = 0
-        """Policy trajectories ingested and not yet paid for by a version."""
         self._updates = 0
-        self._announced = 0.0
-        self._last_ingestion = 0.0
-        self._live_announced = -1
 
         # The fence is held from here on, so no older learner can publish behind this reading of the highest.
         newest = newest_weights(node.bus, node.codec, node.run)
@@ -217,8 +214,7 @@ class LearnerLoop:
         self._learner.ingest([pair.experience for pair in new])
         policy = sum(pair.experience.trajectory.origin == "policy" for pair in new)
         self._ingested += policy
-        self._fresh += policy
-        self._last_ingestion = self._node.clock.monotonic()
+        self._pacer.arrived(policy)
         self._watchdog.fed()
         events = []
         for pair in new:
@@ -245,14 +241,15 @@ class LearnerLoop:
             node.activity.gauge(LEARNER + name, value)
         node.plugins.observe("distrl_on_update", version=self._version, result=result)
         if result.publish:
-            self._fresh = max(0, self._fresh - self._learner.batch)
+            self._pacer.consumed()
             self._publish(consumer)
         self._writer.send_all([*self._numbers(result), *self._evictions()])
 
     def _publish(self, consumer: Consumer | None = None) -> None:
         """Announce the policy's weights as the next version."""
         node = self._node
-        live, allowance = self._allowance(consumer, patient=True)
+        live = len(self._collectors())
+        allowance = self._pacer.allowance(self._learner.wanted(), live=live, on_the_way=self._on_the_way(consumer))
         update = self._publisher.publish(
             self._learner.policy,
             self._version + 1,
@@ -261,7 +258,7 @@ class LearnerLoop:
             live_collectors=live,
             max_lag=self._config.max_lag,
         )
-        self._note_announcement(live)
+        self._pacer.announced(live=live, allowance=allowance)
         self._version = node.view.version = update.version
         node.view.epoch = self._epoch
         log.info("published", version=update.version, epoch=update.epoch, allowance=allowance, collectors=live)
@@ -269,37 +266,22 @@ class LearnerLoop:
 
     def _starve(self, consumer: Consumer, wanted: Wanted) -> None:
         """Nothing to train on: renew the collectors' leave where that may help, and do not wait for ever."""
-        now = self._node.clock.monotonic()
         live = len(self._collectors())
-        if wanted.policy and not wanted.demonstrations:
-            overdue = now - max(self._announced, self._last_ingestion) >= self._staleness.renew_s
-            withheld = self._publisher.update is not None and self._publisher.update.allowance == 0
-            changed = live != self._live_announced and now - self._announced >= min(1.0, self._staleness.renew_s)
-            if live and (overdue or changed or (withheld and now - self._announced >= 0.5)):
-                live, allowance = self._allowance(consumer, patient=not overdue)
-                self._publisher.renew(ingested=self._ingested, allowance=allowance, live_collectors=live)
-                self._note_announcement(live)
+        if self._pacer.must_renew(wanted, live=live):
+            allowance = self._pacer.allowance(
+                wanted, live=live, on_the_way=self._on_the_way(consumer), patient=not self._pacer.overdue()
+            )
+            self._publisher.renew(ingested=self._ingested, allowance=allowance, live_collectors=live)
+            self._pacer.announced(live=live, allowance=allowance)
         self._watchdog.hungry(lambda: self._missing(wanted))
 
-    def _allowance(self, consumer: Consumer | None, *, patient: bool) -> tuple[int, int]:
-        """How many collectors live, and how many episodes each may start. ``patient``: what is on its way is trusted
-        to arrive."""
-        wanted = self._learner.wanted()
-        live = len(self._collectors())
-        if wanted.demonstrations:
-            return live, 0
-        on_the_way = self._join.waiting
+    def _on_the_way(self, consumer: Consumer | None) -> int:
+        """Trajectories on the log that are not ingested yet."""
+        unread = 0
         if consumer is not None:
             trajectories = self._node.topic("trajectories")
-            on_the_way += sum(lag for partition, lag in consumer.lag().items() if partition.topic == trajectories)
-        lacking = max(0, wanted.policy - on_the_way) if patient else wanted.policy
-        return live, self._staleness.allowance(
-            live_collectors=live, lacking=lacking, backlog=on_the_way + self._fresh if patient else self._fresh
-        )
-
-    def _note_announcement(self, live: int) -> None:
-        self._announced = self._node.clock.monotonic()
-        self._live_announced = live
+            unread = sum(lag for partition, lag in consumer.lag().items() if partition.topic == trajectories)
+        return self._join.waiting + unread
 
     def _collectors(self) -> Sequence[object]:
         """Living collectors that run the policy."""

@@ -1,0 +1,96 @@
+"""Checkpoints: whole or not there, verified, and bounded in number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distrl.connectors.folder import FolderStore
+from distrl.core.contracts.bus import TopicPartition
+from distrl.core.errors import BlobCorruptError
+from distrl.core.runtime.checkpoint import Checkpoints, Covered
+
+COVERED = Covered(
+    epoch=2,
+    version=7,
+    ingested=40,
+    positions={TopicPartition("distrl.run.trajectories", 1): 12},
+    buffer={"a": ("distrl.run.trajectories", 1, 3)},
+    seen=["a", "b"],
+)
+
+
+def write(text: str) -> Callable[[Path], None]:
+    def into(directory: Path) -> None:
+        (directory / "weights.safetensors").write_bytes(text.encode() * 1000)
+        (directory / "state.json").write_text(text)
+
+    return into
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def test_the_newest_comes_back_as_it_was(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=2)
+    assert checkpoints.newest() is None
+    checkpoints.save(COVERED, write("one"), tmp_path / "work")
+    number = checkpoints.save(COVERED, write("two"), tmp_path / "work")
+    newest = Checkpoints(store, "run", kept=2).newest()
+    assert newest is not None
+    assert (newest.number, newest.covered) == (number, COVERED)
+    checkpoints.fetch(newest, tmp_path / "back")
+    assert (tmp_path / "back" / "state.json").read_text() == "two"
+    assert (tmp_path / "back" / "weights.safetensors").read_bytes() == b"two" * 1000
+
+
+def test_only_so_many_are_kept_and_runs_do_not_mix(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=2)
+    for number in range(5):
+        checkpoints.save(COVERED, write(str(number)), tmp_path / "work")
+    folders = {stat.key.split("/")[2] for stat in store.list("run/checkpoints/")}
+    assert len(folders) == 2
+    assert Checkpoints(store, "other", kept=2).newest() is None
+
+
+def test_one_cut_short_does_not_exist(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=3)
+    first = checkpoints.save(COVERED, write("one"), tmp_path / "work")
+
+    def dies(directory: Path) -> None:
+        (directory / "state.json").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(COVERED, dies, tmp_path / "work")
+    store.put("run/checkpoints/0000000009/state.json", b"{}", media_type="application/json")
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.number == first
+
+
+def test_a_manifest_that_was_changed_is_passed_over(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=3)
+    first = checkpoints.save(COVERED, write("one"), tmp_path / "work")
+    second = checkpoints.save(COVERED, write("two"), tmp_path / "work")
+    [manifest] = [stat.key for stat in store.list(f"run/checkpoints/{second:010d}/manifest/")]
+    path = tmp_path / "store" / store.bucket / manifest
+    path.write_bytes(path.read_bytes().replace(b'"epoch": 2', b'"epoch": 3'))
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.number == first
+
+
+def test_a_file_that_was_changed_is_refused(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=3)
+    checkpoints.save(COVERED, write("one"), tmp_path / "work")
+    newest = checkpoints.newest()
+    assert newest is not None
+    path = tmp_path / "store" / store.bucket / newest.files["state.json"].key
+    path.write_text("two")
+    with pytest.raises(BlobCorruptError):
+        checkpoints.fetch(newest, tmp_path / "back")
