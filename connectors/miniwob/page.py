@@ -82,14 +82,13 @@ def start_page(browser: Browser, task: Task) -> str:
     The page is loaded anew each time: what an earlier episode left in it would show. The same seed gives the same pixels.
     """
     browser.open(page_file(task.parameters[PARAMETER]).as_uri())
-    browser.script(_START, task.seed)
-    while True:
-        goal = browser.script(_GOAL)
-        if isinstance(goal, str):
-            return goal
-        if goal is not None:
-            raise DeviceError(f"the page {task.parameters[PARAMETER]} words its goal as {goal!r}, which is no text")
+    goal = browser.script(_START + _GOAL, task.seed)
+    while goal is None:
         browser.clock.sleep(min(_POLL_SECONDS, browser.remaining()))
+        goal = browser.script(_GOAL)
+    if not isinstance(goal, str):
+        raise DeviceError(f"the page {task.parameters[PARAMETER]} words its goal as {goal!r}, which is no text")
+    return goal
 
 
 def page_state(browser: Browser) -> tuple[bool, float]:
