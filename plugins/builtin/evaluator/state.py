@@ -49,7 +49,7 @@ class StateEvaluator:
 def _checks(trajectory: Trajectory) -> list[Check]:
     try:
         checks = [Check(**item) for item in json.loads(trajectory.checks)]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidEventError(f"trajectory {trajectory.trajectory_id}: malformed checks: {error}") from error
     if not checks:
         raise InvalidEventError(
@@ -66,7 +66,7 @@ def _checks(trajectory: Trajectory) -> list[Check]:
 def _tree(trajectory: Trajectory, data: bytes) -> UiNode:
     try:
         tree = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidEventError(f"trajectory {trajectory.trajectory_id}: malformed UI tree: {error}") from error
     if not isinstance(tree, dict):
         raise InvalidEventError(f"trajectory {trajectory.trajectory_id}: the UI tree is no JSON object")
@@ -74,12 +74,14 @@ def _tree(trajectory: Trajectory, data: bytes) -> UiNode:
 
 
 def _walk(root: UiNode) -> Iterator[UiNode]:
-    """Every node; without recursion, so that a deep tree is no error."""
+    """Every node, whatever else an alien tree may hold."""
     left = [root]
     while left:
         node = left.pop()
         yield node
-        left.extend(child for child in node.get("children", ()) if isinstance(child, dict))
+        children: object = node.get("children")
+        if isinstance(children, list):
+            left.extend(child for child in children if isinstance(child, dict))
 
 
 def _is(node: UiNode, check: Check) -> bool:
