@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from seaweedfs import S3Server
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Warnings are errors, except what kafka-python's own import gives."""
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
+
+
 @pytest.fixture(scope="session")
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """A Kafka broker shared by the session. A test that breaks it starts one of its own with ``start_kafka``."""

@@ -1,0 +1,12 @@
+"""The log on Apache Kafka, through kafka-python 3. Opened by ``connectors.open_bus``.
+
+``bus`` is the entry; ``connection`` opens clients and holds all that reaches behind kafka-python's public surface;
+``failure`` turns its errors into ours; ``catalog`` and ``admin`` know the topics; ``producer`` writes, ``transaction``
+writes behind a fence, both through ``delivery``; ``consumer`` reads, ``rebalance`` runs its callbacks.
+"""
+
+from __future__ import annotations
+
+from distrl.connectors.kafka.bus import KafkaBus
+
+__all__ = ["KafkaBus"]

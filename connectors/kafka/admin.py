@@ -1,0 +1,216 @@
+"""Topics and groups on the brokers: ``TopicAdmin`` over kafka-python's admin client. Opened by ``bus.KafkaBus``."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from kafka import TopicPartition as KafkaTopicPartition
+from kafka import errors
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.protocol.consumer import IsolationLevel
+
+from distrl.connectors.kafka.catalog import Catalog, KnownTopic
+from distrl.connectors.kafka.connection import Connection, Holder
+from distrl.connectors.kafka.failure import KafkaError, translate, translated
+from distrl.core.contracts.bus import TopicPartition, TopicSpec
+from distrl.core.contracts.clock import Clock
+from distrl.core.errors import BusError, TopicMismatchError
+
+PATIENCE_S = 5.0
+"""How long a call is tried again while the broker is away: a restarted one is found within that."""
+_PAUSE_S = 0.2
+_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+T = TypeVar("T")
+
+
+class KafkaAdmin:
+    """``TopicAdmin``. Connects at the first call. Safe for use by several threads."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._closed = False
+        self.catalog = Catalog(self.describe)
+        """Kept up to date with what this object makes and removes."""
+
+    def topics(self) -> dict[str, TopicSpec]:
+        described = self._call("listing topics", lambda client: client.describe_topics())
+        found = {topic["name"]: topic for topic in described if not topic["is_internal"] and topic["error_code"] == 0}
+        settings = self._settings(list(found))
+        return {name: _spec(name, topic, settings[name]) for name, topic in found.items() if name in settings}
+
+    def describe(self, names: Sequence[str]) -> dict[str, KnownTopic]:
+        """Those of the named topics that exist."""
+        usable = [name for name in names if _NAME.fullmatch(name)]
+        if not usable:
+            return {}
+        described = self._call("looking for topics", lambda client: client.describe_topics(usable))
+        found = {topic["name"]: topic for topic in described if topic["error_code"] == 0}
+        settings = self._settings(list(found))
+        return {
+            name: KnownTopic(len(topic["partitions"]), int(settings[name]["max.message.bytes"]))
+            for name, topic in found.items()
+            if name in settings
+        }
+
+    def create(self, specs: Sequence[TopicSpec]) -> list[str]:
+        for spec in specs:
+            if not _NAME.fullmatch(spec.name):
+                raise BusError(f"no topic can be called {spec.name!r}: use letters, digits, '.', '_', '-', at most 249")
+        missing = [spec for spec in specs if not self._exists(spec)]
+        made: list[str] = []
+        for spec in missing:
+            if self._call(f"making topic {spec.name}", partial(_create, spec=spec)):
+                made.append(spec.name)
+            else:
+                self._exists(spec)  # somebody was quicker, which is fine if he wants the same
+            self.catalog.forget([spec.name])
+        return made
+
+    def delete(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        answer = self._call("deleting topics", lambda client: client.delete_topics(list(names), raise_errors=False))
+        self.catalog.forget(names)
+        for topic in answer["topics"]:
+            failure = errors.for_code(topic["error_code"])
+            if topic["error_code"] != 0 and not issubclass(failure, errors.UnknownTopicOrPartitionError):
+                raise translate(failure(), f"deleting topic {topic['name']}", self._connection.brokers)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        if before:
+            offsets = {KafkaTopicPartition(*partition): offset for partition, offset in before.items()}
+            self._call("deleting records", lambda client: client.delete_records(offsets))
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        offsets = self._call(f"asking for group {group}", lambda client: client.list_group_offsets(group)[group])
+        return {TopicPartition(*tp): known.offset for tp, known in offsets.items() if known.offset >= 0}
+
+    def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        partitions = self.catalog.partitions(topics)
+        if not partitions:
+            return {}
+        wanted = {KafkaTopicPartition(*partition): OffsetSpec.LATEST for partition in partitions}
+        found = self._call(
+            "asking for end offsets",
+            lambda client: client.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED),
+        )
+        return {TopicPartition(*tp): known.offset for tp, known in found.items()}
+
+    def holder(self, fence: str) -> Holder | None:
+        """Who holds a fence now, ``None`` if nobody ever did."""
+        try:
+            found = self._call(f"asking who holds fence {fence}", lambda client: client.describe_transactions([fence]))
+        except BusError as error:
+            if isinstance(error.__cause__, errors.TransactionalIdNotFoundError):
+                return None
+            raise
+        return Holder(found[fence].producer_id, found[fence].producer_epoch)
+
+    def ping(self, timeout_s: float) -> None:
+        """A connection of its own, so that an answer means that the brokers can be reached now."""
+        client = self._connection.admin(bootstrap_s=timeout_s)
+        client.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise BusError("the bus is closed")
+            if self._client is None:
+                self._client = self._connection.admin()
+            return self._client
+
+    def _call(self, doing: str, action: Callable[[Any], T]) -> T:
+        """Run ``action`` on the admin client, again while the broker is away but no longer than ``PATIENCE_S``."""
+        client = self._connected()
+        deadline = self._clock.monotonic() + PATIENCE_S
+        with translated(doing, self._connection.brokers):
+            while True:
+                try:
+                    return action(client)
+                except KafkaError as error:
+                    gone = isinstance(error, errors.UnknownTopicOrPartitionError)
+                    if gone or not isinstance(error, errors.RetriableError) or self._clock.monotonic() > deadline:
+                        raise
+                self._clock.sleep(_PAUSE_S)
+
+    def _settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics. One that vanishes meanwhile is left out."""
+        if not names:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        answer = self._call(
+            "reading settings of topics", lambda client: client.describe_configs(resources, config_filter="all")
+        )
+        return {
+            name: {key: setting["value"] for key, setting in settings.items()}
+            for name, settings in answer.get("topic", {}).items()
+            if settings
+        }
+
+    def _exists(self, spec: TopicSpec) -> bool:
+        known = self.describe([spec.name]).get(spec.name)
+        if known is None:
+            return False
+        if known.partitions != spec.partitions:
+            raise TopicMismatchError(
+                f"topic {spec.name!r} has {known.partitions} partitions and {spec.partitions} are declared; "
+                "a keyed topic never changes their number: start a run of another name, or declare what is there"
+            )
+        return True
+
+
+def _create(client: Any, spec: TopicSpec) -> bool:
+    """Make a topic and wait until it has leaders; False if it exists."""
+    configs = {
+        "cleanup.policy": spec.cleanup,
+        "retention.ms": str(-1 if spec.retention_ms is None else spec.retention_ms),
+        "retention.bytes": str(-1 if spec.retention_bytes is None else spec.retention_bytes),
+        "max.message.bytes": str(spec.max_record_bytes),
+    }
+    try:
+        client.create_topics(
+            {
+                spec.name: {
+                    "num_partitions": spec.partitions,
+                    "replication_factor": spec.replication,
+                    "configs": configs,
+                }
+            },
+            wait_for_metadata=True,
+        )
+    except errors.TopicAlreadyExistsError:
+        return False
+    return True
+
+
+def _spec(name: str, topic: Mapping[str, Any], settings: Mapping[str, str]) -> TopicSpec:
+    def bound(key: str) -> int | None:
+        value = int(settings[key])
+        return None if value < 0 else value
+
+    return TopicSpec(
+        name,
+        partitions=len(topic["partitions"]),
+        replication=len(topic["partitions"][0]["replica_nodes"]),
+        cleanup="compact" if "compact" in settings["cleanup.policy"] else "delete",
+        retention_ms=bound("retention.ms"),
+        retention_bytes=bound("retention.bytes"),
+        max_record_bytes=int(settings["max.message.bytes"]),
+    )

@@ -1,0 +1,345 @@
+"""Reading from Kafka: ``Consumer`` over kafka-python's, with low-water commits. Opened by ``bus.KafkaBus``.
+
+A group member commits, for each partition, the lowest offset that is not acknowledged; it does so when asked, before
+partitions are taken away and when it is closed, never by itself. The range assignor keeps equal partition numbers of
+co-partitioned topics together (the cooperative one splits them), so a rebalance takes all partitions and gives
+all: what was delivered and not acknowledged is delivered again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from kafka import TopicPartition as KafkaTopicPartition
+from kafka import errors
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.structs import OffsetAndMetadata
+
+from distrl.connectors.kafka.connection import Connection, call_on_loop
+from distrl.connectors.kafka.failure import KafkaError, translated
+from distrl.connectors.kafka.rebalance import Listener, Pump, ours
+from distrl.connectors.low_water import LowWater
+from distrl.core.contracts.bus import RebalanceCallback, Record, RecordPosition, Start, TopicPartition
+from distrl.core.errors import BusError, BusUnavailableError
+
+ANSWER_S = 15.0
+"""Longest wait for offsets and positions, seconds."""
+CLOSE_S = 5.0
+"""Longest wait for the last commit and for leaving the group, seconds."""
+MAX_POLL_GAP_S = 300.0
+"""A member that has not polled for this long is replaced even though it still gives signs of life, seconds."""
+PARTITION_FETCH_BYTES = 2 * 1024 * 1024
+
+_GONE = (
+    errors.CommitFailedError,
+    errors.RebalanceInProgressError,
+    errors.IllegalGenerationError,
+    errors.UnknownMemberIdError,
+)
+"""A commit came too late: the partitions are somebody else's, who will read the records again."""
+
+T = TypeVar("T")
+
+
+class KafkaLogConsumer:
+    """``Consumer``: a member of ``group``, or a broadcast reader of all ``partitions``."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        partitions: Sequence[TopicPartition],
+        *,
+        group: str | None,
+        start: Start,
+        member: str | None,
+        on_assign: RebalanceCallback | None,
+        on_revoke: RebalanceCallback | None,
+    ) -> None:
+        self._brokers = connection.brokers
+        self._partitions = list(partitions)
+        self._group = group
+        self._start = start
+        self._on_assign = on_assign
+        self._on_revoke = on_revoke
+        self._marks: dict[TopicPartition, LowWater] = {}
+        """Of partitions that are ours, from their first record or a start that is not the first record on."""
+        self._committed: dict[TopicPartition, int] = {}
+        """What this member has committed of partitions that are ours."""
+        self._paused: set[TopicPartition] = set()
+        self._closed = False
+        self._announce = on_assign is not None
+        """Whether a broadcast reader has yet to call ``on_assign``."""
+        self._pump = Pump() if group is not None else None
+        session_ms = int(connection.config.session_seconds * 1000)
+        try:
+            self._client = connection.consumer(
+                group_id=group,
+                group_instance_id=member if group is not None else None,
+                session_timeout_ms=session_ms,
+                heartbeat_interval_ms=max(50, min(3000, session_ms // 5)),
+                max_poll_interval_ms=int(max(MAX_POLL_GAP_S, 2 * session_ms / 1000) * 1000),
+                partition_assignment_strategy=(RangePartitionAssignor(),),
+                max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
+            )
+        except BaseException:
+            if self._pump is not None:
+                self._pump.close()
+            raise
+        try:
+            if self._pump is not None:
+                listener = Listener(self._assigned, self._revoked, self._lost)
+                self._client.subscribe(topics=sorted({p.topic for p in partitions}), listener=listener)
+            else:
+                self._client.assign(_theirs(partitions))
+                self._go_to_start(self._partitions)
+        except BaseException:
+            self._client.close(autocommit=False)
+            raise
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float, max_records: int = 500) -> list[Record]:
+        self._check()
+        if self._announce and self._pump is None and self._on_assign is not None:
+            self._announce = False
+            self._on_assign(self._partitions)
+        poll = partial(self._client.poll, timeout_ms=int(timeout_s * 1000), max_records=max_records)
+        with self._translated("polling"):
+            batches = poll() if self._pump is None else self._pump.run(poll)
+        records = [_record(record) for batch in batches.values() for record in batch]
+        if self._pump is not None:
+            for record in records:
+                self._deliver(record)
+        return records
+
+    def ack(self, record: Record | RecordPosition) -> None:
+        mark = self._marks.get(TopicPartition(record.topic, record.partition))
+        if mark is not None:
+            mark.ack(record.offset)
+
+    def commit(self) -> None:
+        self._check()
+        if self._group is None:
+            return
+        for partition, mark in self._marks.items():
+            if not mark.outstanding:
+                # Past what is never delivered: the marks that end a transaction, what compaction removed.
+                mark.position = max(mark.position, self.position(partition))
+        offsets = self._to_commit(self._marks)
+        if offsets:
+            with self._translated("committing"):
+                try:
+                    self._client.commit(_metadata(offsets), timeout_ms=ANSWER_S * 1000)
+                except _GONE:
+                    return
+            self._committed.update(offsets)
+
+    # --- where it stands --------------------------------------------------------------------------
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(ours(self._client.assignment()))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        chosen = self._mine(partitions)
+        self._client.pause(*_theirs(chosen))
+        self._paused.update(chosen)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        chosen = self._mine(partitions)
+        self._client.resume(*_theirs(chosen))
+        self._paused.difference_update(chosen)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(self._paused)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._mine([partition])
+        if offset < 0:
+            raise BusError(f"cannot seek to offset {offset} of {partition.topic!r}")
+        self._client.seek(KafkaTopicPartition(*partition), offset)
+        if self._group is not None:
+            self._marks.setdefault(partition, LowWater(offset)).seek(offset)
+
+    def position(self, partition: TopicPartition) -> int:
+        self._mine([partition])
+        with self._translated("asking for the position"):
+            position = self._client.position(KafkaTopicPartition(*partition), timeout_ms=ANSWER_S * 1000)
+        if position is None:
+            raise BusUnavailableError(
+                f"the Kafka brokers {self._brokers} did not say within {ANSWER_S:g} s where {partition.topic!r} "
+                f"partition {partition.partition} stands"
+            )
+        return int(position)
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        self._check()
+        if self._group is None:
+            return None
+        with self._translated("asking for what is committed"):
+            offset = self._client.committed(KafkaTopicPartition(*partition), timeout_ms=ANSWER_S * 1000)
+        return None if offset is None else int(offset)
+
+    def beginning_offsets(self) -> dict[TopicPartition, int]:
+        return self._offsets(self._client.beginning_offsets, self._partitions)
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        return self._offsets(self._client.end_offsets, self._partitions)
+
+    def lag(self) -> dict[TopicPartition, int]:
+        mine = sorted(self.assignment())
+        ends = self._offsets(self._client.end_offsets, mine)
+        return {partition: max(0, ends[partition] - self.position(partition)) for partition in mine}
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            mine = sorted(self.assignment())
+            try:
+                if self._group is not None and mine and self._on_revoke is not None:
+                    self._on_revoke(mine)
+            finally:
+                self._commit_last()
+        finally:
+            self._closed = True
+            if self._pump is not None:
+                self._pump.close()
+            with self._translated("closing"):
+                self._client.close(autocommit=False, timeout_ms=CLOSE_S * 1000)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- rebalances: called on kafka-python's network thread ------------------------------------------
+
+    async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
+        await self._in_poll(partial(self._begin, list(partitions)))
+
+    async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if self._closed or not partitions:
+            return
+        if self._on_revoke is not None:
+            await self._in_poll(partial(self._on_revoke, list(partitions)))
+        offsets = self._to_commit(partitions)
+        if offsets:
+            with contextlib.suppress(KafkaError):  # else they are read again; nothing is lost
+                await self._client.commit_async(_metadata(offsets))
+        self._forget()
+
+    async def _lost(self, partitions: Collection[TopicPartition]) -> None:
+        if self._closed or not partitions:
+            return
+        self._forget()
+        if self._on_revoke is not None:
+            await self._in_poll(partial(self._on_revoke, list(partitions)))
+
+    async def _in_poll(self, action: Callable[[], None]) -> None:
+        assert self._pump is not None
+        await self._pump.ask(action, partial(call_on_loop, self._client))
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _begin(self, partitions: list[TopicPartition]) -> None:
+        """Take partitions over; runs in the caller's thread."""
+        self._forget()
+        self._paused.intersection_update(partitions)
+        self._client.pause(*_theirs(self._paused))
+        if self._start.kind != "earliest":
+            self._go_to_start([partition for partition in partitions if self.committed(partition) is None])
+        if self._on_assign is not None and partitions:
+            self._on_assign(partitions)
+
+    def _go_to_start(self, partitions: Sequence[TopicPartition]) -> None:
+        """Seek to where reading starts. Without a seek it starts at the earliest record."""
+        if self._start.kind == "earliest" or not partitions:
+            return
+        ends = self._offsets(self._client.end_offsets, partitions)
+        starts = dict(ends)
+        if self._start.kind == "time":
+            times = {KafkaTopicPartition(*partition): self._start.time_ms for partition in partitions}
+            found = self._offsets(self._client.offsets_for_times, times)
+            starts.update({partition: at.offset for partition, at in found.items() if at is not None})
+        elif self._start.kind == "offsets":
+            wanted = self._start.offsets
+            # Beyond the end there is nothing to seek to, and kafka-python would go back to the first record.
+            starts = {p: min(wanted[p], ends[p]) for p in partitions if p in wanted}
+        for partition, offset in starts.items():
+            self.seek(partition, offset)
+
+    def _deliver(self, record: Record) -> None:
+        mark = self._marks.get(record.topic_partition)
+        if mark is None:
+            mark = self._marks[record.topic_partition] = LowWater(record.offset)
+        elif record.offset < mark.position:
+            mark.seek(record.offset)  # the log lost its end, or its start moved; the broker knows best
+        mark.deliver(record.offset)
+
+    def _to_commit(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        offsets = {p: self._marks[p].committable for p in partitions if p in self._marks}
+        return {p: offset for p, offset in offsets.items() if self._committed.get(p) != offset}
+
+    def _commit_last(self) -> None:
+        offsets = self._to_commit(self._marks)
+        if self._group is None or not offsets:
+            return
+        with contextlib.suppress(KafkaError):  # else they are read again; nothing is lost
+            self._client.commit(_metadata(offsets), timeout_ms=CLOSE_S * 1000)
+
+    def _forget(self) -> None:
+        self._marks.clear()
+        self._committed.clear()
+
+    def _offsets(self, ask: Callable[..., dict[Any, T]], partitions: Any) -> dict[TopicPartition, T]:
+        self._check()
+        given = partitions if isinstance(partitions, dict) else _theirs(partitions)
+        with self._translated("asking for offsets"):
+            return {TopicPartition(*p): offset for p, offset in ask(given, timeout_ms=ANSWER_S * 1000).items()}
+
+    def _mine(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        self._check()
+        chosen = list(partitions)
+        foreign = set(chosen) - self.assignment()
+        if foreign:
+            raise BusError(
+                f"not assigned to this consumer: {', '.join(f'{p.topic}[{p.partition}]' for p in sorted(foreign))}"
+            )
+        return chosen
+
+    def _check(self) -> None:
+        if self._closed:
+            raise BusError("the consumer is closed")
+
+    def _translated(self, doing: str) -> Any:
+        name = "a broadcast reader" if self._group is None else f"group {self._group}"
+        return translated(f"{doing} ({name})", self._brokers)
+
+
+def _record(record: Any) -> Record:
+    headers = tuple((name, b"" if value is None else bytes(value)) for name, value in record.headers)
+    return Record(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        _bytes(record.key),
+        _bytes(record.value),
+        headers,
+    )
+
+
+def _bytes(data: Any) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:
+    return [KafkaTopicPartition(*partition) for partition in partitions]
+
+
+def _metadata(offsets: dict[TopicPartition, int]) -> dict[Any, Any]:
+    return {KafkaTopicPartition(*p): OffsetAndMetadata(offset, "", -1) for p, offset in offsets.items()}
