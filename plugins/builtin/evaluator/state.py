@@ -81,7 +81,7 @@ def _walk(root: UiNode) -> Iterator[UiNode]:
         yield node
         children: object = node.get("children")
         if isinstance(children, list):
-            left.extend(child for child in children if isinstance(child, dict))
+            left.extend(cast(UiNode, child) for child in children if isinstance(child, dict))
 
 
 def _is(node: UiNode, check: Check) -> bool:
