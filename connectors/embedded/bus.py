@@ -33,7 +33,8 @@ WRITE_LOCK_S = 0.1
 class EmbeddedBus:
     """Implements ``Bus`` on a folder, which is made at the first use. Safe for use by several threads.
 
-    ``session_s``: a group member that is silent this long is replaced. ``in_flight_records`` and ``in_flight_bytes``
+    ``session_s``: a group member whose process is silent this long is replaced; ``poll_limit_s``: so is one that does not
+    poll (Kafka's max.poll.interval.ms). ``in_flight_records`` and ``in_flight_bytes``
     bound what one producer has not yet written, ``send_s`` how long a send waits for room, ``delivery_s`` how
     long a locked file is tried before the record has failed. Closing the bus closes what it has made.
     """
@@ -48,6 +49,7 @@ class EmbeddedBus:
         in_flight_bytes: int = 32_000_000,
         send_s: float = 60.0,
         delivery_s: float = 120.0,
+        poll_limit_s: float = 300.0,
         clock: Clock | None = None,
     ) -> None:
         self._path = Path(path).absolute()
@@ -62,7 +64,9 @@ class EmbeddedBus:
         self._open: set[EmbeddedProducer | EmbeddedConsumer] = set()
         self._admin: Catalogue | None = None
         self._closed = False
-        self._heartbeat = Heartbeat(self._path, synchronous=synchronous, session_s=session_s, clock=self._clock)
+        self._heartbeat = Heartbeat(
+            self._path, synchronous=synchronous, session_s=session_s, poll_limit_s=poll_limit_s, clock=self._clock
+        )
 
     def producer(self, *, fence: str | None = None) -> EmbeddedProducer:
         catalogue = self._catalogue(WRITE_LOCK_S)

@@ -1,7 +1,7 @@
 """Keeps the sessions of a bus's group members alive, in a thread of its own. Started by ``bus``.
 
 A consumer that handles a batch for long must not lose its partitions; one whose loop hangs must. So the thread beats only
-for members that have polled within ``POLL_LIMIT_S``.
+for members that have polled lately.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from distrl.core.errors import DistrlError
 
 logger = logging.getLogger(__name__)
 
-POLL_LIMIT_S = 300.0
-"""A member that has not polled for so long is taken to hang (Kafka's max.poll.interval.ms)."""
-
 
 class Heartbeat:
-    """Beats for the members that are registered; the thread starts with the first one."""
+    """Beats for the members that are registered and polled within ``poll_limit_s``; the first one starts the thread."""
 
-    def __init__(self, folder: Path, *, synchronous: Synchronous, session_s: float, clock: Clock) -> None:
+    def __init__(
+        self, folder: Path, *, synchronous: Synchronous, session_s: float, poll_limit_s: float, clock: Clock
+    ) -> None:
         self._folder = folder
         self._synchronous: Synchronous = synchronous
         self._interval_s = session_s / 4
+        self._poll_limit_s = poll_limit_s
         self._clock = clock
         self._lock = threading.Lock()
         self._polled: dict[str, float] = {}
@@ -63,7 +63,7 @@ class Heartbeat:
                 catalogue.close()
 
     def _beat(self, catalogue: Catalogue) -> None:
-        limit = self._clock.monotonic() - POLL_LIMIT_S
+        limit = self._clock.monotonic() - self._poll_limit_s
         with self._lock:
             alive = [incarnation for incarnation, polled in self._polled.items() if polled >= limit]
         if alive:
