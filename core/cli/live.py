@@ -63,7 +63,7 @@ def line(progress: Progress) -> str:
     budget = f" budget={_share(progress.budget_fraction)}" if progress.budget_fraction is not None else ""
     return cell(
         f"{progress.phase:<10} {progress.seconds:6.0f}s{budget} episodes={progress.episodes} aborted={progress.aborted} "
-        f"success={_share(progress.success)}{f' ({kinds})' if kinds else ''} version={progress.version} "
+        f"ingested={progress.ingested}/{progress.collected} success={_share(progress.success)}{f' ({kinds})' if kinds else ''} version={progress.version} "
         f"staleness={_number(progress.staleness_mean)} nodes={_alive(progress)}/{len(progress.nodes)}"
         f"{f' waits: {chr(44).join(waits)}' if waits else ''}"
     ).plain

@@ -34,6 +34,8 @@ def line_chart(
     svg = _svg()
     across, up = _scale(x_low, x_high, _LEFT, WIDTH - _RIGHT), _scale(low, high, HEIGHT - _BOTTOM, _TOP)
     _axes(svg, x_low, x_high, low, high, across, up, x_label, percent=percent)
+    if not xs:
+        _text(svg, WIDTH / 2, HEIGHT / 2, "no data", "middle")
     for number, (name, points) in enumerate(lines.items()):
         path: list[str] = []
         previous: float | None = None
@@ -59,6 +61,8 @@ def histogram(counts: Mapping[int, int], *, x_label: str) -> ET.Element:
     svg = _svg()
     across, up = _scale(-0.5, last + 0.5, _LEFT, WIDTH - _RIGHT), _scale(0, high, HEIGHT - _BOTTOM, _TOP)
     _axes(svg, 0, last, 0, high, across, up, x_label, whole=True)
+    if not counts:
+        _text(svg, WIDTH / 2, HEIGHT / 2, "no data", "middle")
     for value, count in bars.items():
         left, right = across(value - 0.42), across(value + 0.42)
         bar = ET.SubElement(

@@ -121,6 +121,7 @@ class RunHistory:
         self.lag_series: dict[tuple[Role, str], Series] = defaultdict(Series)
         """Unread records by role and topic, over all nodes of the role."""
         self._sums: dict[str, float] = defaultdict(float)
+        self._withheld = 0.0
         self._busy: dict[Role, _Share] = defaultdict(_Share)
         self._waits: dict[tuple[Role, str], _Share] = defaultdict(_Share)
         self._loads: dict[str, _Load] = {}
@@ -185,7 +186,8 @@ class RunHistory:
 
     @property
     def withheld(self) -> int:
-        return round(self._sums[metric.WITHHELD])
+        """The learner's own total, which goes on over its restarts."""
+        return round(self._withheld)
 
     @property
     def unjudged(self) -> int:
@@ -314,7 +316,9 @@ class RunHistory:
                 self._waits[event.role, name.removeprefix(metric.WAIT_SHARE)].add(value, event.interval_ms)
             elif name.startswith(metric.LEARNER):
                 self.learner_series[name.removeprefix(metric.LEARNER)].add(time_ms, value)
-            elif name in (metric.DUPLICATES, metric.WITHHELD, metric.UNJUDGED):
+                if name == metric.WITHHELD:
+                    self._withheld = max(self._withheld, value)
+            elif name in (metric.DUPLICATES, metric.UNJUDGED):
                 self._sums[name] += value
         load = self._loads.setdefault(node, _Load(event.role))
         if time_ms < load.time_ms:

@@ -24,8 +24,8 @@ from distrl.core.runtime.summary import Summary, write_atomically
 SMOOTHING = 100
 """Episodes of one kind that a point of its success curve averages."""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_FIRST_METRICS = ("loss", "policy_loss", "value_loss", "entropy")
-_MOST_METRICS = 9
+_FIRST_METRICS = ("loss.policy", "loss.value", "entropy", "ratio.clipped_share", "success.batch", "replay_ratio")
+_MOST_METRICS = 12
 
 
 def write_report(path: Path, history: RunHistory, summary: Summary, config: Config) -> None:

@@ -202,7 +202,7 @@ def test_a_renewed_allowance_is_no_new_version() -> None:
 
 
 def test_shares_are_weighted_by_time_and_repeated_metrics_count_once() -> None:
-    slow = metrics(1, "learner", "l", {"busy_share": 1.0, "duplicates": 2, "withheld": 1}, interval_ms=3000)
+    slow = metrics(1, "learner", "l", {"busy_share": 1.0, "duplicates": 2, "learner.withheld": 1}, interval_ms=3000)
     history = history_of(
         [
             slow,

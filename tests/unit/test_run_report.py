@@ -88,7 +88,29 @@ class Collected(HTMLParser):
 
 def test_the_summary_has_exactly_the_promised_keys() -> None:
     summary = a_summary(hostile_history())
-    promised = ["run", "seed", "seconds", "episodes", "aborted", "success_first", "success_last", "eval_start", "eval_success", "eval_by_task", "weight_versions", "staleness_mean", "staleness_max", "collected", "evaluated", "ingested", "withheld", "duplicates_dropped", "dead_letters", "learner_busy", "collector_busy"]
+    promised = [
+        "run",
+        "seed",
+        "seconds",
+        "episodes",
+        "aborted",
+        "success_first",
+        "success_last",
+        "eval_start",
+        "eval_success",
+        "eval_by_task",
+        "weight_versions",
+        "staleness_mean",
+        "staleness_max",
+        "collected",
+        "evaluated",
+        "ingested",
+        "withheld",
+        "duplicates_dropped",
+        "dead_letters",
+        "learner_busy",
+        "collector_busy",
+    ]
     assert list(summary) == promised
     assert set(get_type_hints(Summary)) == set(promised)
     assert summary["eval_start"] is None
