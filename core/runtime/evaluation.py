@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from distrl.core.runtime.artefact import StoredArtefacts
 
 from distrl.connectors import open_bus, open_store
 from distrl.core.codec import Codec, derived_id
@@ -26,8 +25,10 @@ from distrl.core.contracts.role import Collector, CollectorParts, Evaluator, Rol
 from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.task import Task, TaskSource
 from distrl.core.errors import StarvedError
+from distrl.core.runtime.artefact import StoredArtefacts
+from distrl.core.runtime.blob import blob_ref
 from distrl.core.runtime.rate import EvaluationResult, Rate
-from distrl.core.runtime.weights import blob_ref, find_version
+from distrl.core.runtime.weights import find_version
 from distrl.plugins.manager import PluginManager, load_plugins
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Traj
 from distrl.core.contracts.metric import DUPLICATES, LEARNER, UNJUDGED
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.role import Experience, Learner, Numbers, UpdateResult, Wanted
-from distrl.core.errors import DistrlError, InvalidEventError, SplitViolationError
+from distrl.core.errors import DistrlError, InvalidEventError, SplitViolationError, StoreError
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
@@ -200,7 +200,7 @@ class LearnerLoop:
                 case other:
                     reader.refuse(item.record, InvalidEventError(f"a {type(other).__name__} does not belong here"))
         if joined:
-            self._ingest(joined)
+            self._ingest(reader, joined)
         if priorities:
             self._learner.prioritize(priorities)
         expired = self._join.expired()
@@ -209,26 +209,50 @@ class LearnerLoop:
             self._node.activity.count(UNJUDGED, len(expired))
             self._done.extend(RecordPosition(record.topic, record.partition, record.offset) for record in expired)
 
-    def _ingest(self, batch: Sequence[Joined]) -> None:
-        new = [pair for pair in batch if self._seen.add(pair.experience.trajectory.trajectory_id)]
-        self._learner.ingest([pair.experience for pair in new])
-        policy = sum(pair.experience.trajectory.origin == "policy" for pair in new)
+    def _ingest(self, reader: EventReader, batch: Sequence[Joined]) -> None:
+        """Hand new experiences to the learner, one by one: what it refuses, and what has lost its artefacts, goes to the
+        dead letters alone."""
+        events: list[Feedback] = []
+        policy = 0
+        for pair in batch:
+            trajectory, record = pair.experience.trajectory, pair.record
+            if self._seen.add(trajectory.trajectory_id):
+                try:
+                    self._verify(trajectory)
+                    self._learner.ingest([pair.experience])
+                except DistrlError as error:
+                    self._seen.discard(trajectory.trajectory_id)
+                    if is_retriable(error):
+                        raise
+                    reader.refuse(record, error)
+                    continue
+                policy += trajectory.origin == "policy"
+                self._places[trajectory.trajectory_id] = (record.topic, record.partition, record.offset)
+                identity = derived_id("ingested", trajectory.trajectory_id)
+                trace = trajectory.envelope.traceparent
+                events.append(self._feedback(identity, trajectory.trajectory_id, "ingested", trace))
+            self._done.append(RecordPosition(record.topic, record.partition, record.offset))
         self._ingested += policy
         self._pacer.arrived(policy)
         self._watchdog.fed()
-        events = []
-        for pair in new:
-            trajectory, record = pair.experience.trajectory, pair.record
-            self._places[trajectory.trajectory_id] = (record.topic, record.partition, record.offset)
-            identity = derived_id("ingested", trajectory.trajectory_id)
-            events.append(
-                self._feedback(identity, trajectory.trajectory_id, "ingested", trajectory.envelope.traceparent)
-            )
-        events.extend(self._evictions())
-        self._writer.send_all(events)
-        self._done.extend(
-            RecordPosition(pair.record.topic, pair.record.partition, pair.record.offset) for pair in batch
-        )
+        self._writer.send_all([*events, *self._evictions()])
+
+    def _is_intact(self, trajectory: Trajectory) -> bool:
+        try:
+            self._verify(trajectory)
+        except StoreError as error:
+            if is_retriable(error):
+                raise
+            log.error("left out of the buffer", trajectory=trajectory.trajectory_id, error=str(error))
+            return False
+        return True
+
+    def _verify(self, trajectory: Trajectory) -> None:
+        """Read what the trajectory refers to, so that a broken artefact is found before it is sampled."""
+        for step in trajectory.steps:
+            for blob in (step.observation.screenshot, step.observation.ui_tree):
+                if blob is not None:
+                    self._node.artefacts.read(blob)
 
     # --- learning ---------------------------------------------------------------------------
 
@@ -423,7 +447,7 @@ class LearnerLoop:
             for record, event in scan(consumer, node.codec, until):
                 if isinstance(event, Trajectory) and event.trajectory_id in covered.buffer:
                     pair = self._join.trajectory(event, record)
-                    if pair is not None:
+                    if pair is not None and self._is_intact(event):
                         experiences[event.trajectory_id] = pair.experience
         self._join.forget(first)
         return list(experiences.values())

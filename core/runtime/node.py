@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 import structlog
-from distrl.core.runtime.artefact import StoredArtefacts
 
 from distrl.connectors import open_bus, open_store
 from distrl.core.codec import Codec, derived_id
@@ -32,6 +31,7 @@ from distrl.core.contracts.role import RoleContext
 from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName
 from distrl.core.runtime.activity import Activity
+from distrl.core.runtime.artefact import StoredArtefacts
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.heartbeat import Heartbeat, NodeView
 from distrl.core.runtime.log import configure_logging

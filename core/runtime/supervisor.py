@@ -47,6 +47,8 @@ EVALUATION_S = 900.0
 """Longest time of one evaluation."""
 SUCCESS_WINDOW = 200
 """Verdicts that ``budget.until_success`` must stand on."""
+QUIET_S = 10.0
+"""A drain in which some records went to the dead letters is over when nothing has changed for this long."""
 OnProgress = Callable[[Progress], None]
 
 
@@ -189,11 +191,20 @@ class Supervisor:
         """Stop the collectors, then wait until all that they collected is evaluated and ingested."""
         self._phase = "draining"
         self._stop_collectors()
-        deadline = self._clock.monotonic() + self._config.budget.drain_seconds
+        changed = self._clock.monotonic()
+        deadline = changed + self._config.budget.drain_seconds
+        former: object = None
         while not self._stop.is_set():
             self._tick(watch=[*self._learner, *self._judges])
             total = self._history.total
             if total.collected == total.evaluated == total.ingested and not self._tail.behind():
+                return True
+            state = (total, self._history.dead_letters, self._history.unjudged)
+            if state != former:
+                former, changed = state, self._clock.monotonic()
+            given_up = self._history.dead_letters + self._history.unjudged
+            if total.collected - total.ingested <= given_up and self._clock.monotonic() - changed >= QUIET_S:
+                # What is missing lies in the dead letters, and nothing more comes.
                 return True
             if self._clock.monotonic() > deadline:
                 log.error(

@@ -16,22 +16,18 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from distrl.core.codec import Codec, derived_id
 from distrl.core.contracts.bus import Bus, Start
 from distrl.core.contracts.clock import Clock
-from distrl.core.contracts.events import Blob, WeightsUpdate
+from distrl.core.contracts.events import WeightsUpdate
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.staleness import is_newer
-from distrl.core.contracts.store import BlobRef, BlobStore
+from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import CodecError, StoreError, WeightsError
+from distrl.core.runtime.blob import blob_ref, stored_blob
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
 from distrl.core.runtime.scan import scan
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/vnd.safetensors"
-
-
-def blob_ref(blob: Blob) -> BlobRef:
-    """The claim check of an artefact that lies in the store."""
-    return BlobRef(blob.bucket, blob.key, blob.size, blob.sha256, blob.media_type)
 
 
 def history(bus: Bus, codec: Codec, run: str, *, topic: str = "weights") -> Iterator[WeightsUpdate]:
@@ -117,7 +113,7 @@ class WeightsPublisher:
             epoch=self._epoch,
             version=version,
             sequence=0,
-            blob=Blob(ref.media_type, ref.size, ref.sha256, ref.bucket, ref.key),
+            blob=stored_blob(ref),
             base_model=policy.base_model,
             ingested=ingested,
             allowance=allowance,
