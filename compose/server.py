@@ -185,7 +185,7 @@ class Server(ABC):
 def _guard(group: int) -> subprocess.Popen[bytes]:
     """A process that kills ``group`` when this process is gone: ``read`` returns once the pipe's other end closes."""
     return subprocess.Popen(
-        ["/bin/sh", "-c", f"read -r _; kill -KILL -- -{group} 2>/dev/null"],
+        ["/bin/sh", "-c", f"read -r _; kill -s KILL -- -{group} 2>/dev/null"],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
