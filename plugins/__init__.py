@@ -38,7 +38,7 @@ An evaluator that rewards short episodes. Save it as ``brief.py``::
 
 
     @distrl.hookimpl
-    def distrl_evaluators() -> Sequence[distrl.Registration]:
+    def distrl_evaluators() -> Sequence[distrl.Registration[distrl.EvaluatorFactory]]:
         return [distrl.Registration("brief", Brief, BriefOptions, "rewards short episodes")]
 
 Use it as one file, ``distrl run --config run.toml --plugin ./brief.py`` (or ``plugins = ["brief.py"]`` under ``[run]``), and

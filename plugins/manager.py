@@ -133,44 +133,35 @@ class PluginManager:
     def _inspect(self, found: Found, plugin: Any, name: str) -> PluginInfo:
         """Check the hooks that ``plugin`` implements and call those that register."""
         where = f"plugin {found.name} ({found.source})"
-        hooks = {}
+        hooks: dict[str, list[pluggy.HookImpl]] = {}
         for caller in self._pluggy.get_hookcallers(plugin) or ():
-            [implementation] = [hook for hook in caller.get_hookimpls() if hook.plugin is plugin]
             if not caller.has_spec():
-                raise PluginError(
-                    f"{where} implements {caller.name}, which is no hook{_nearest(caller.name, [*REGISTER_HOOKS, *OBSERVE_HOOKS])}"
-                )
-            if implementation.wrapper or implementation.hookwrapper:
+                nearest = _nearest(caller.name, [*REGISTER_HOOKS, *OBSERVE_HOOKS])
+                raise PluginError(f"{where} implements {caller.name}, which is no hook{nearest}")
+            hooks[caller.name] = [hook for hook in caller.get_hookimpls() if hook.plugin is plugin]
+            if any(hook.wrapper or hook.hookwrapper for hook in hooks[caller.name]):
                 raise PluginError(f"{where}: {caller.name} is a hook wrapper, and there is nothing to wrap")
-            hooks[caller.name] = implementation
         if not hooks:
             raise PluginError(f"{where} implements no hook: mark functions with @distrl.hookimpl")
-        registrations: list[tuple[Kind, Registration[Any]]] = []
+        registrations: dict[tuple[Kind, str], Registration[Any]] = {}
         for hook, kind in REGISTER_HOOKS.items():
-            if hook not in hooks:
-                continue
-            try:
-                returned = hooks[hook].function()
-            except (Exception, SystemExit) as error:
-                raise PluginError(f"{where} raised in {hook}: {_reason(error)}") from error
-            taken = {registration.name for other, registration in registrations if other == kind}
-            for registration in self._checked(returned, f"{where}: {hook}"):
-                owner = (
-                    name if registration.name in taken else self._offers.get((kind, registration.name), (None, ""))[1]
-                )
-                if owner:
-                    raise PluginError(
-                        f"{where} registers {kind} {registration.name!r}, which {owner} has registered already"
-                    )
-                taken.add(registration.name)
-                registrations.append((kind, registration))
-        return PluginInfo(
-            name, found.source, found.distribution, found.version, tuple(sorted(hooks)), tuple(registrations)
-        )
+            for implementation in hooks.get(hook, ()):
+                for registration in self._registered(implementation, f"{where}: {hook}"):
+                    key = (kind, registration.name)
+                    owner = name if key in registrations else self._offers[key][1] if key in self._offers else ""
+                    if owner:
+                        raise PluginError(f"{where} registers {kind} {key[1]!r}, which {owner} has registered already")
+                    registrations[key] = registration
+        offers = tuple((kind, registration) for (kind, _), registration in registrations.items())
+        return PluginInfo(name, found.source, found.distribution, found.version, tuple(sorted(hooks)), offers)
 
     @staticmethod
-    def _checked(returned: Any, where: str) -> Sequence[Registration[Any]]:
-        """What a register hook returned, if it is a sequence of sound registrations."""
+    def _registered(implementation: pluggy.HookImpl, where: str) -> Sequence[Registration[Any]]:
+        """Call a register hook; what it returns must be a sequence of sound registrations."""
+        try:
+            returned = implementation.function()
+        except (Exception, SystemExit) as error:
+            raise PluginError(f"{where} raised {_reason(error)}") from error
         if isinstance(returned, Registration) or not isinstance(returned, Sequence):
             raise PluginError(f"{where} returned {_what(returned)}; return a list of Registration")
         for item in returned:

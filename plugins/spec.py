@@ -63,8 +63,8 @@ CollectorFactory = Callable[[Any, RoleContext, CollectorParts], Collector]
 EvaluatorFactory = Callable[[Any, RoleContext], Evaluator]
 PrioritizerFactory = Callable[[Any, RoleContext], Prioritizer]
 PolicyFactory = Callable[[Any, RoleContext], Policy]
-LearnerFactory = Callable[[Any, RoleContext, Policy], Learner]
-"""Third argument: the policy to train, new, seeded with the run (``TrainablePolicy`` for a gradient learner)."""
+LearnerFactory = Callable[[Any, RoleContext, Any], Learner]
+"""Third argument: the policy to train, new, seeded with the run: a ``Policy``, of which a gradient learner wants a ``TrainablePolicy``."""
 DeviceFactory = Callable[[Any, RoleContext, int], Device]
 """Third argument: the device's index on this node, from 0."""
 TaskSourceFactory = Callable[[Any, RoleContext], TaskSource]
