@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -16,8 +15,7 @@ from distrl.connectors.simulated_phone.option import Faults, PhoneOptions, TaskO
 from distrl.connectors.simulated_phone.task import SimulatedTasks
 from distrl.core.contracts.action import Action
 from distrl.core.contracts.clock import SystemClock
-from distrl.core.contracts.events import Blob, ObservationRecord, Split, Trajectory
-from distrl.core.contracts.observation import Observation
+from distrl.core.contracts.events import Split, Trajectory
 from distrl.core.contracts.role import CollectorParts, RoleContext, Ticket
 from distrl.core.contracts.task import Task, TaskSource
 from distrl.core.errors import TaskError, WeightsError
@@ -26,24 +24,9 @@ from distrl.plugins.builtin.collector.episode_options import EpisodeOptions
 from distrl.plugins.builtin.evaluator.environment import EnvironmentEvaluator
 from distrl.plugins.builtin.evaluator.state import StateEvaluator
 from distrl.plugins.spec import Options
+from distrl.testing import make_context
 
 ROUNDS = 5000
-
-
-class InlineArtefacts:
-    """Artefacts that ride inside the event."""
-
-    def record(self, observation: Observation) -> ObservationRecord:
-        data = (observation.ui_tree or "").encode()
-        return ObservationRecord(
-            observation.time_ms, 96, 192, ui_tree=Blob("application/json", len(data), "", inline=data)
-        )
-
-    def read(self, blob: Blob) -> bytes:
-        return blob.inline or b""
-
-    def observation(self, record: ObservationRecord) -> Observation:
-        raise AssertionError
 
 
 class Changed:
@@ -71,7 +54,7 @@ class Changed:
 
 @pytest.fixture
 def context(tmp_path: Path) -> RoleContext:
-    return RoleContext("run", "node-1", 0, SystemClock(), random.Random(0), InlineArtefacts(), tmp_path)
+    return make_context(tmp_path, clock=SystemClock())
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,8 @@ from distrl.connectors.simulated_phone.device import SimulatedPhone
 from distrl.connectors.simulated_phone.ledger import Ledger, LedgerFile, read_ledger
 from distrl.connectors.simulated_phone.option import PhoneOptions, TaskOptions
 from distrl.connectors.simulated_phone.task import SimulatedTasks
-from distrl.core.contracts.clock import SystemClock
-from distrl.core.contracts.events import Blob, ObservationRecord
-from distrl.core.contracts.observation import Observation
-from distrl.core.contracts.role import RoleContext
 from distrl.core.errors import DeviceError, StoreFullError
-
-
-class NoArtefacts:
-    """Nothing is recorded here."""
-
-    def record(self, observation: Observation) -> ObservationRecord:
-        raise AssertionError
-
-    def read(self, blob: Blob) -> bytes:
-        raise AssertionError
-
-    def observation(self, record: ObservationRecord) -> Observation:
-        raise AssertionError
+from distrl.testing import make_context
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -40,7 +23,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def test_a_phone_writes_what_it_started_and_what_was_kept(tmp_path: Path) -> None:
-    context = RoleContext("test", "node-1", 0, SystemClock(), random.Random(0), NoArtefacts(), tmp_path)
+    context = make_context(tmp_path)
     phone = SimulatedPhone(PhoneOptions(), context, 3)
     tasks = SimulatedTasks(TaskOptions(), context)
     phone.reset(tasks.sample("train", 1), episode="a")
@@ -49,8 +32,8 @@ def test_a_phone_writes_what_it_started_and_what_was_kept(tmp_path: Path) -> Non
     phone.close()
     phone.close()
     assert read_ledger(tmp_path) == Ledger(started={"a", "b"}, finished={"a"})
-    started, finished, _ = lines(tmp_path / "ledger-node-1-phone-3.jsonl")
-    assert (started["entry"], started["device"]) == ("started", "node-1-phone-3")
+    started, finished, _ = lines(tmp_path / f"ledger-{phone.device_id}.jsonl")
+    assert (started["entry"], started["device"]) == ("started", f"{context.node}-phone-3")
     assert (finished["entry"], finished["episode"], finished["outcome"]) == ("finished", "a", "horizon")
     assert finished["time_ms"]
 

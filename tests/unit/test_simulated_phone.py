@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
-import random
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -29,57 +27,13 @@ from distrl.connectors.simulated_phone.state import PhoneState
 from distrl.connectors.simulated_phone.task import SimulatedTasks
 from distrl.connectors.simulated_phone.widget import target_at, widgets
 from distrl.core.contracts.action import Action
-from distrl.core.contracts.events import Blob, Envelope, ObservationRecord, Trajectory
 from distrl.core.contracts.observation import Observation
 from distrl.core.contracts.role import RoleContext
 from distrl.core.contracts.task import Task
 from distrl.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, TaskError
 from distrl.plugins.builtin.evaluator.state import StateEvaluator
 from distrl.plugins.spec import Options
-
-
-class ManualClock:
-    """Time that passes only when someone sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        self.now += seconds
-        return event.is_set()
-
-
-class InlineArtefacts:
-    """Artefacts that ride inside the event."""
-
-    def record(self, observation: Observation) -> ObservationRecord:
-        assert observation.ui_tree is not None
-        data = observation.ui_tree.encode()
-        blob = Blob("application/json", len(data), hashlib.sha256(data).hexdigest(), inline=data)
-        return ObservationRecord(observation.time_ms, 96, 192, ui_tree=blob)
-
-    def read(self, blob: Blob) -> bytes:
-        assert blob.inline is not None
-        return blob.inline
-
-    def observation(self, record: ObservationRecord) -> Observation:
-        assert record.ui_tree is not None
-        return Observation(record.time_ms, None, self.read(record.ui_tree).decode())
-
-
-def make_context(directory: Path, clock: ManualClock | None = None, seed: int = 0) -> RoleContext:
-    return RoleContext(
-        "test", "node-1", seed, clock or ManualClock(), random.Random(seed), InlineArtefacts(), directory
-    )
+from distrl.testing import ManualClock, make_context, make_trajectory
 
 
 @pytest.fixture
@@ -107,13 +61,10 @@ def solve(tasks: SimulatedTasks, task: Task) -> list[Action]:
 
 
 def judge(context: RoleContext, task: Task, observation: Observation) -> float:
-    checks = json.dumps(
-        [{"resource_id": c.resource_id, "attribute": c.attribute, "equals": c.equals} for c in task.checks]
+    trajectory = make_trajectory(
+        checks=json.dumps([asdict(check) for check in task.checks]),
+        final_observation=context.artefacts.record(observation),
     )
-    trajectory = Trajectory(
-        Envelope("e", "test", "node-1", 0), "e", "policy", task.task_id, task.kind, task.split, task.goal, checks, task.seed,
-        task.horizon, "phone", "p", 1, 1, "", "{}", "horizon", 0, 0, final_observation=context.artefacts.record(observation),
-    )  # fmt: skip
     return StateEvaluator(Options(), context).evaluate([trajectory])[0].success
 
 
@@ -314,12 +265,12 @@ def test_a_fault_lasts_until_the_next_reset(
     clock = ManualClock()
     task = tasks.sample("train", 3)
     options = PhoneOptions(faults=faults, timeout_s=3.0)
-    with closing(SimulatedPhone(options, make_context(tmp_path, clock), 0)) as phone:
+    with closing(SimulatedPhone(options, make_context(tmp_path, clock=clock), 0)) as phone:
         phone.reset(task, episode="e")
-        before = clock.now
+        before = clock.monotonic()
         with pytest.raises(error):
             phone.step(Action("wait"))
-        assert clock.now - before == seconds
+        assert clock.monotonic() - before == seconds
         for call in (phone.health, phone.observe, lambda: phone.step(Action("wait"))):
             with pytest.raises(error):
                 call()
@@ -359,12 +310,12 @@ def test_latency_passes_on_the_injected_clock(tmp_path: Path, tasks: SimulatedTa
     def durations(latency: Latency, *, spread: float = 1.0, index: int = 0) -> list[float]:
         clock, found = ManualClock(), []
         options = PhoneOptions(latency=latency, spread=spread)
-        with closing(SimulatedPhone(options, make_context(tmp_path, clock), index)) as phone:
+        with closing(SimulatedPhone(options, make_context(tmp_path, clock=clock), index)) as phone:
             phone.reset(task, episode="e")
             for _ in range(400):
-                before = clock.now
+                before = clock.monotonic()
                 phone.step(Action("wait"))
-                found.append(clock.now - before)
+                found.append(clock.monotonic() - before)
         return found
 
     assert durations(Latency()) == [0.0] * 400
@@ -380,11 +331,11 @@ def test_latency_passes_on_the_injected_clock(tmp_path: Path, tasks: SimulatedTa
 def test_a_call_slower_than_its_limit_is_a_timeout(tmp_path: Path, tasks: SimulatedTasks) -> None:
     clock = ManualClock()
     options = PhoneOptions(latency=Latency(kind="constant", median_ms=2000), timeout_s=0.5)
-    before = clock.now
-    phone = SimulatedPhone(options, make_context(tmp_path, clock), 0)
+    before = clock.monotonic()
+    phone = SimulatedPhone(options, make_context(tmp_path, clock=clock), 0)
     with closing(phone), pytest.raises(DeviceTimeoutError):
         phone.reset(tasks.sample("train", 3), episode="e")
-    assert clock.now - before == 0.5
+    assert clock.monotonic() - before == 0.5
 
 
 def test_options_refuse_what_cannot_be(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -12,34 +11,16 @@ from distrl.connectors.simulated_phone.catalogue import APPS, MODIFIERS, NOUNS, 
 from distrl.connectors.simulated_phone.layout import draw_layout
 from distrl.connectors.simulated_phone.option import TaskOptions
 from distrl.connectors.simulated_phone.task import SimulatedTasks
-from distrl.core.contracts.clock import SystemClock
-from distrl.core.contracts.events import Blob, ObservationRecord, Split
-from distrl.core.contracts.observation import Observation
-from distrl.core.contracts.role import RoleContext
+from distrl.core.contracts.events import Split
 from distrl.core.contracts.task import Task
+from distrl.testing import make_context
 
 DRAWS = 6000
 
 
-class NoArtefacts:
-    """Tasks have none."""
-
-    def record(self, observation: Observation) -> ObservationRecord:
-        raise AssertionError
-
-    def read(self, blob: Blob) -> bytes:
-        raise AssertionError
-
-    def observation(self, record: ObservationRecord) -> Observation:
-        raise AssertionError
-
-
 def make_tasks(*kinds: str, seed: int = 0) -> SimulatedTasks:
     options = TaskOptions.model_validate({"kinds": kinds} if kinds else {})
-    context = RoleContext(
-        "test", f"node-{seed}", seed, SystemClock(), random.Random(seed), NoArtefacts(), Path("unused")
-    )
-    return SimulatedTasks(options, context)
+    return SimulatedTasks(options, make_context(Path("unused"), seed=seed))
 
 
 @pytest.fixture(scope="module")
