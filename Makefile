@@ -11,13 +11,14 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock stack-up stack-down python prepare-test
+.PHONY: help setup demo test lint docs lock stack-up stack-down python prepare-test
 
 help:
 	@echo "make setup       prepare .venv with what the demo needs"
 	@echo "make demo        train on the simulated phone (ARGS='--minutes 2' passes options on)"
 	@echo "make test        prepare all that the tests need, then lint, type-check and test"
 	@echo "make lint        ruff, mypy and the import rules (after make test has prepared)"
+	@echo "make docs        write the reference pages of docs/ again from the code"
 	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
 	@echo "make stack-up    start Kafka, an S3 server and the rest on this machine, without docker"
 	@echo "make stack-down  end them"
@@ -42,6 +43,9 @@ lint:
 
 test: prepare-test lint
 	$(VENV)/python -m pytest $(PYTEST_ARGS)
+
+docs: prepare-test
+	$(VENV)/python tools/reference.py
 
 # demo.lock is held to test.lock, so that both install the same versions.
 lock: prepare-test
