@@ -64,7 +64,8 @@ def pull(
     from distrl.core.cli.session import bus_of, store_of
     from distrl.core.cli.table import show_json
     from distrl.core.codec import Codec
-    from distrl.core.runtime.weights import blob_ref, find_version
+    from distrl.core.runtime.blob import blob_ref
+    from distrl.core.runtime.weights import find_version
 
     with bus_of(loaded) as bus, store_of(loaded) as store:
         update = find_version(bus, Codec(), loaded.run.name, version)
