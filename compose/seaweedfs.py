@@ -76,6 +76,8 @@ class S3Server(Server):
         }
         _write_private(self.state_dir / "s3.json", {"identities": [identity]})
         _write_private(self.state_dir / "ports.json", self._ports)
+        # Read from the working folder: one volume at a time for a bucket, not seven, or a few dozen buckets use them all up.
+        (self.state_dir / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 1\n")
 
     def command(self) -> Sequence[str]:
         port = self._ports

@@ -33,7 +33,7 @@ from distrl.connectors.blob import (
     verified,
 )
 from distrl.core.contracts.store import BlobRef, BlobStat
-from distrl.core.errors import BlobExistsError, BlobNotFoundError, InvalidKeyError
+from distrl.core.errors import BlobExistsError, BlobNotFoundError, InvalidKeyError, StoreUnavailableError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{2,62}")
 _TEMPORARY = ".tmp"
@@ -112,24 +112,30 @@ class FolderStore(BlobReader):
                 self._publish(Path(file.name), target, if_absent=if_absent)
 
     def _publish(self, temporary: Path, target: Path, *, if_absent: bool) -> None:
-        for attempt in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
+            # FileNotFoundError, and FileExistsError of a folder that is gone now: a delete removed it, empty, in this moment.
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
             except FileExistsError as error:
-                raise InvalidKeyError(f"{target.parent} is an object: it cannot also be a folder of others") from error
+                if os.path.lexists(target.parent) and not target.parent.is_dir():
+                    raise InvalidKeyError(f"{target.parent} is an object: it cannot also be a folder") from error
+                continue
+            except FileNotFoundError:
+                continue
             try:
                 if if_absent:
                     os.link(temporary, target)  # unlike a rename it fails if the name is taken, in one step
                 else:
                     os.replace(temporary, target)
-                break
             except FileExistsError as error:
                 if target.is_dir():
                     raise InvalidKeyError(f"{target} is a folder of objects: it cannot also be one") from error
                 raise BlobExistsError(f"{target} exists") from error
-            except FileNotFoundError:  # a delete in this moment removed the empty folder
-                if attempt == _ATTEMPTS - 1:
-                    raise
+            except FileNotFoundError:
+                continue
+            break
+        else:
+            raise StoreUnavailableError(f"{target.parent} is removed as often as it is made")
         if self._synchronous:
             descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:

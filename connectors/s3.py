@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import BytesIO
@@ -50,6 +51,8 @@ SINGLE_PUT_BYTES = 5 << 30
 CONNECT_SECONDS = 10.0
 """Longest wait for a connection, if the store's timeout is not shorter still."""
 
+Body = bytes | HashingReader
+"""What a put sends."""
 T = TypeVar("T")
 
 
@@ -113,17 +116,14 @@ class S3Store(BlobReader):
 
     def put(self, key: str, data: bytes, *, media_type: str, if_absent: bool = False) -> BlobRef:
         check_key(key)
-        if if_absent:
-            self._put_if_absent(key, lambda: BytesIO(data), len(data), media_type)
-        else:
-            self._write(key, lambda: self._upload(key, BytesIO(data), len(data), media_type))
+        self._put(key, lambda: data, len(data), media_type, if_absent=if_absent)
         return reference(self._bucket, key, data, media_type)
 
     def put_content(self, prefix: str, data: bytes, *, media_type: str) -> BlobRef:
         sha256 = hashlib.sha256(data).hexdigest()
         key = content_key(prefix, sha256)
         if not self._renew(key, len(data), media_type):
-            self._write(key, lambda: self._upload(key, BytesIO(data), len(data), media_type))
+            self._put(key, lambda: data, len(data), media_type, if_absent=False)
         return BlobRef(self._bucket, key, len(data), sha256, media_type)
 
     def put_file(self, key: str, path: Path, *, media_type: str, if_absent: bool = False) -> BlobRef:
@@ -134,23 +134,52 @@ class S3Store(BlobReader):
             size = os.fstat(file.fileno()).st_size
             reader = HashingReader(file, size)
 
-            def rewound() -> HashingReader:
+            def body() -> Body:
                 nonlocal reader
                 file.seek(0)
                 reader = HashingReader(file, size)
-                return reader
+                return reader.read() if size <= self._part_bytes else reader
 
-            if if_absent:
-                self._put_if_absent(key, rewound, size, media_type)
-            else:
-                self._write(key, lambda: self._upload(key, rewound(), size, media_type))
+            self._put(key, body, size, media_type, if_absent=if_absent)
         return BlobRef(self._bucket, key, size, reader.sha256, media_type)
 
-    def _upload(self, key: str, data: BytesIO | HashingReader, size: int, media_type: str) -> None:
+    def _put(self, key: str, body: Callable[[], Body], size: int, media_type: str, *, if_absent: bool) -> None:
+        """``body`` gives the content anew for each try. Small objects go at once, large ones in parts; there is
+        no way to make the latter conditional."""
+        if if_absent:
+            if size > SINGLE_PUT_BYTES:
+                raise StoreError(f"{key}: S3 puts at most {SINGLE_PUT_BYTES} bytes on condition, not {size}")
+            self._require_conditional_put()
+            if size > self._part_bytes and self._exists(key):  # spares the upload; the server decides all the same
+                raise BlobExistsError(f"{key} exists in {self!r}")
+        if if_absent or size <= self._part_bytes:
+            self._write(key, lambda: self._put_at_once(key, body(), size, media_type, if_absent=if_absent))
+        else:
+            self._write(key, lambda: self._put_in_parts(key, body(), size, media_type))
+
+    def _put_at_once(self, key: str, data: Body, size: int, media_type: str, *, if_absent: bool) -> None:
+        """One presigned PUT, because ``Minio.put_object`` would turn these headers into the object's metadata:
+        ``If-None-Match``, and ``Content-MD5``, which servers check where some (SeaweedFS) ignore a signed SHA-256."""
+        headers = {"Content-Type": media_type, "Content-Length": str(size)}
+        if isinstance(data, bytes):
+            headers["Content-MD5"] = b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        if if_absent:
+            headers["If-None-Match"] = "*"
+        address = self._client.get_presigned_url("PUT", self._bucket, key, expires=self._expiry)
+        response = self._http.request("PUT", address, body=cast(BinaryIO, data), headers=headers, redirect=False)
+        if response.status in (200, 201, 204):
+            return
+        if response.status == 412:
+            raise BlobExistsError(f"{key} exists in {self!r}")
+        if response.status == 409 and if_absent:
+            raise StoreUnavailableError(f"{key} is being written by somebody else right now; try again")
+        raise answer_error(response)
+
+    def _put_in_parts(self, key: str, data: Body, size: int, media_type: str) -> None:
         self._client.put_object(
             self._bucket,
             key,
-            cast(BinaryIO, data),
+            cast(BinaryIO, BytesIO(data) if isinstance(data, bytes) else data),
             size,
             content_type=media_type,
             part_size=max(self._part_bytes, -(-size // MAX_PARTS)),
@@ -175,37 +204,19 @@ class S3Store(BlobReader):
             return False
         return True
 
-    def _put_if_absent(self, key: str, body: Callable[[], BytesIO | HashingReader], size: int, media_type: str) -> None:
-        if size > SINGLE_PUT_BYTES:
-            raise StoreError(f"{key}: S3 puts at most {SINGLE_PUT_BYTES} bytes on condition, not {size}")
-        self._require_conditional_put()
-        if size > self._part_bytes and self._exists(key):  # spares the upload; the server decides all the same
-            raise BlobExistsError(f"{key} exists in {self!r}")
-        self._write(key, lambda: self._conditional_put(key, body(), size, media_type))
-
-    def _conditional_put(self, key: str, data: BytesIO | HashingReader, size: int, media_type: str) -> None:
-        """PUT with ``If-None-Match: *``. ``Minio.put_object`` would make that header the object's metadata, so the
-        request is presigned and sent as it is."""
-        address = self._client.get_presigned_url("PUT", self._bucket, key, expires=self._expiry)
-        headers = {"If-None-Match": "*", "Content-Type": media_type, "Content-Length": str(size)}
-        response = self._http.request("PUT", address, body=cast(BinaryIO, data), headers=headers, redirect=False)
-        if response.status in (200, 201, 204):
-            return
-        if response.status == 412:
-            raise BlobExistsError(f"{key} exists in {self!r}")
-        if response.status == 409:
-            raise StoreUnavailableError(f"{key} is being written by somebody else right now; try again")
-        raise answer_error(response)
-
     def _require_conditional_put(self) -> None:
         """Find out once that this server does not ignore the condition: then every conditional put would overwrite."""
         with self._lock:
             if self._conditional:
                 return
             probe = f"probe-{uuid.uuid4().hex}"
-            self._write(probe, lambda: self._conditional_put(probe, BytesIO(b"1"), 1, "text/plain"))
+
+            def put(data: bytes) -> None:
+                self._write(probe, lambda: self._put_at_once(probe, data, len(data), "text/plain", if_absent=True))
+
+            put(b"first")
             try:
-                self._write(probe, lambda: self._conditional_put(probe, BytesIO(b"2"), 1, "text/plain"))
+                put(b"second")
             except BlobExistsError:
                 self._conditional = True
             finally:
@@ -240,7 +251,7 @@ class S3Store(BlobReader):
         check_reference(ref, self._bucket)
         with s3_errors(self, f"read {ref.key}"):
             response = self._client.get_object(self._bucket, ref.key)
-        return verified(_Body(self, ref.key, response), ref)
+        return verified(_Response(self, ref.key, response), ref)
 
     def stat(self, key: str) -> BlobStat:
         check_key(key)
@@ -297,7 +308,7 @@ class S3Store(BlobReader):
         self._http.clear()
 
 
-class _Body:
+class _Response:
     """A response's body as the source of a verified stream."""
 
     def __init__(self, store: S3Store, key: str, response: urllib3.BaseHTTPResponse) -> None:
