@@ -38,10 +38,14 @@ ROUNDS = 3000
 
 
 class SteppedClock(SystemClock):
-    """The machine's clock, whose monotonic time a test can push forward."""
+    """The machine's clock, whose monotonic time a test can push forward; it notes sleep and does not take it."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead
@@ -378,10 +382,11 @@ def test_a_slow_device_holds_nobody_up(build: Build) -> None:
     assert (last.device, last.outcome) == ("slow", "finished")
 
 
-def test_without_leave_nothing_starts(build: Build) -> None:
+def test_without_leave_nothing_starts(build: Build, clock: SteppedClock) -> None:
     collector = build(Counter("d0"))
     assert collector.advance(lambda: None) == []
     assert collector.in_flight() == 0
+    assert clock.slept == []
 
 
 # --- failures -----------------------------------------------------------------------------------
@@ -428,8 +433,11 @@ def test_a_failing_reset_is_aborted_and_the_device_rests_longer_each_time(build:
     # The first failure is free: the reset of the next episode may mend it.
     assert [item.outcome for item in collect(collector, tickets, 2)] == ["aborted", "aborted"]
     for rest in (1000, 2000, 3000, 3000):
+        clock.slept.clear()
         for _ in range(5):
             assert collector.advance(tickets) == []
+        # Whoever calls it in a loop does not spin.
+        assert clock.slept == [OPTIONS.wait_ms / 1000] * 5
         assert collector.in_flight() == 0
         before = tickets.issued
         clock.ahead += rest - 500

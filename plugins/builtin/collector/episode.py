@@ -54,6 +54,9 @@ class EpisodeCollector:
         if self._closed:
             return []
         self._start(ticket)
+        if not self.in_flight():
+            self._rest()
+            return []
         working = self.in_flight() - len(self._ready)
         arrivals = self._inbox.take(
             working,
@@ -122,6 +125,12 @@ class EpisodeCollector:
                 started_ms=self._clock.time_ms(),
             )
             slot.reset(slot.episode)
+
+    def _rest(self) -> None:
+        """While all devices rest there is nothing to wait for but the first of them, so the caller does not spin."""
+        left = min(slot.rests_until for slot in self._slots) - self._clock.monotonic()
+        if left > 0:
+            self._clock.sleep(min(left, self._options.wait_ms / 1000))
 
     def _arrived(self, arrival: Arrival) -> Trajectory | None:
         """Take a worker's report; the trajectory if the episode has ended with it."""
