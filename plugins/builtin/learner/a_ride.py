@@ -168,7 +168,7 @@ class ARide:
                     f"not one step of {len(self._demonstrations)} demonstrations can be said by the policy {self._policy.name}: "
                     "nothing to clone; give the policy the action types that the demonstrator uses, or set demonstrations to 0"
                 )
-            self._descend(loss)
+            self._descend(loss, options.clone_learning_rate)
             losses.append(float(loss.detach()))
             self._cloned += 1
         metrics = {"loss.clone": fmean(losses), "clone.updates": float(self._cloned)}
@@ -184,23 +184,24 @@ class ARide:
 
     def _improve(self) -> tuple[Sequence[Numbers], dict[str, float]]:
         """One gradient step on sampled trajectories; none if all that is buffered is withheld."""
-        samples = self._buffer.sample(self._options.samples, self._random)
+        options = self._options
+        samples = self._buffer.sample(options.samples, self._random)
         self._sampled += len(samples)
         metrics = self._buffer_metrics()
         if not samples:
             return (), metrics
         evaluated = self._evaluate([sample.experience for sample in samples])
         loss = a_ride_loss(
-            evaluated.evaluation, self._step_batch(evaluated, [sample.weight for sample in samples]), self._options
+            evaluated.evaluation, self._step_batch(evaluated, [sample.weight for sample in samples]), options
         )
         total = loss.total
         metrics |= loss.metrics
-        if self._options.clone_weight > 0.0:
+        if options.clone_weight > 0.0:
             clone = self._clone_loss()
             if clone is not None:
-                total = total + self._options.clone_weight * clone
+                total = total + options.clone_weight * clone
                 metrics["loss.clone"] = float(clone.detach())
-        metrics["gradient_norm"] = self._descend(total)
+        metrics["gradient_norm"] = self._descend(total, options.learning_rate)
         self._trained = True
         metrics["td.mean_abs"] = fmean(number.mean_abs_td or 0.0 for number in evaluated.numbers)
         # The same trajectory may have been drawn twice; its numbers are the same.
@@ -289,7 +290,7 @@ class ARide:
             weights=spread(weights),
         )
 
-    def _descend(self, loss: Tensor) -> float:
+    def _descend(self, loss: Tensor, learning_rate: float) -> float:
         """One optimizer step; returns the gradient's norm before it was scaled down. Raises ``PolicyError`` if it is not finite."""
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -298,6 +299,8 @@ class ARide:
             raise PolicyError(
                 "the gradient is not finite: lower learning_rate; the weights are as they were before this step"
             )
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
         self._optimizer.step()
         return norm
 

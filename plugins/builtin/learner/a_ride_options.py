@@ -16,7 +16,8 @@ class ARideOptions(Options):
     demonstrations: int = Field(
         default=0, ge=0, description="successful demonstrations to clone before the policy acts; 0: none"
     )
-    clone_updates: int = Field(default=200, ge=0, description="gradient steps of the warm start")
+    clone_updates: int = Field(default=120, ge=0, description="gradient steps of the warm start")
+    clone_learning_rate: float = Field(default=1e-3, gt=0, description="of the warm start")
     clone_steps: int = Field(default=64, ge=1, description="demonstrated steps a gradient step")
     clone_chunk: int = Field(default=10, ge=1, description="gradient steps of the warm start in one call of update")
 

@@ -1,7 +1,7 @@
 """The network of the factored policy and its action distribution. Used by ``FactoredPolicy`` alone.
 
-A screen becomes a grid of cell features (convolutions, stride 16 in all), the goal a few attention-pooled vectors, and each
-cell is matched with the goal bilinearly. The action is factored: a type, then a cell, or a span of goal words.
+A screen becomes a grid of cell features (each cell on its own), the goal a few attention-pooled vectors, and each cell's look is
+matched bilinearly with the words that name the target. The action is factored: a type, then a cell, or a span of goal words.
 """
 
 from __future__ import annotations
@@ -64,19 +64,24 @@ class FactoredNetwork(nn.Module):
         width, kinds = options.width, len(options.actions)
         self._cells = options.rows * options.columns
         self._type_index = options.actions.index("type") if "type" in options.actions else None
+        # No kernel reaches over a cell's edge: what a cell looks like must not depend on its neighbours, or a small
+        # number of episodes is remembered by arrangement instead of being understood by look.
         self.stem = nn.Sequential(
             nn.Conv2d(3, 24, 4, stride=4),
             nn.ReLU(),
-            nn.Conv2d(24, 48, 3, stride=2, padding=1),
+            nn.Conv2d(24, 48, 2, stride=2),
             nn.ReLU(),
-            nn.Conv2d(48, width, 3, stride=2, padding=1),
+            nn.Conv2d(48, width, 2, stride=2),
             nn.ReLU(),
         )
         self.place = nn.Parameter(torch.randn(self._cells, width) * 0.1)
+        self.cell_norm = nn.LayerNorm(width)
+        self.name_norm = nn.LayerNorm(width)
+        self.name = nn.Linear(32, width)
+        self.name_query = nn.Linear(width, 1)
         self.mark = nn.Linear(2, width, bias=False)
         self.word = nn.Embedding(options.buckets, 32, padding_idx=0)
-        # Small, so that a word never met in training weighs little beside the words around it.
-        nn.init.normal_(self.word.weight, std=0.1)
+        nn.init.normal_(self.word.weight, std=0.5)
         with torch.no_grad():
             self.word.weight[0].zero_()
         self.word_place = nn.Parameter(torch.randn(options.words, 32) * 0.05)
@@ -85,7 +90,7 @@ class FactoredNetwork(nn.Module):
         self.goal = nn.Linear(QUERIES * width, width)
         self.recent = nn.Linear(options.history * (kinds + 2) + 1, width)
         self.cell_match = nn.Linear(width, width, bias=False)
-        self.goal_match = nn.Linear(2 * width, width)
+        self.goal_match = nn.Linear(width, width)
         self.cell_mix = nn.Linear(2 * width, width)
         self.goal_mix = nn.Linear(2 * width, width)
         self.cell_score = nn.Linear(width, 1, bias=False)
@@ -116,10 +121,14 @@ class FactoredNetwork(nn.Module):
         state = torch.cat([goal, functional.relu(self.recent(recent))], dim=1)  # [B, 2 * width]
 
         pixels = batch.screens.permute(0, 3, 1, 2).to(goal.dtype) / 127.5 - 1.0
-        cells = self.stem(pixels).flatten(2).transpose(1, 2) + self.place + self.mark(batch.marks.transpose(1, 2))
-        matched = self.cell_match(cells) * self.goal_match(state).unsqueeze(1)  # [B, cells, width]
+        looks = self.cell_norm(self.stem(pixels).flatten(2).transpose(1, 2))
+        # Which words name the target is read off their context; what they mean, off the words alone.
+        picked = self.name_query(context).masked_fill(~present.unsqueeze(-1), MASKED).softmax(dim=1)
+        named = self.name_norm((picked * self.name(words)).sum(dim=1))
+        cells = looks + self.place + self.mark(batch.marks.transpose(1, 2))
+        matched = self.cell_match(looks) * self.goal_match(named).unsqueeze(1)
         mixed = functional.relu(self.cell_mix(torch.cat([cells, matched], dim=2)) + self.goal_mix(state).unsqueeze(1))
-        cell_logits = self.cell_score(mixed).squeeze(2) + matched.mean(dim=2)
+        cell_logits = self.cell_score(mixed).squeeze(2) + matched.sum(dim=2) / 8
         seen = torch.cat([state, mixed.mean(dim=1), mixed.amax(dim=1)], dim=1)
 
         trunk = self.trunk(seen)
