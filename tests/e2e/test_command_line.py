@@ -14,7 +14,7 @@ import pytest
 from distrl.core.cli.main import COMMANDS
 from distrl.core.cli.template import TEMPLATES
 
-HEAVY = ("torch", "numpy", "PIL", "pydantic", "kafka", "minio", "fastavro", "rich", "structlog", "appium")
+HEAVY = ("torch", "numpy", "PIL", "kafka", "minio", "fastavro", "rich", "structlog", "appium")
 MODULES = {"distrl": "distrl.core.cli.main", "distrl-node": "distrl.core.cli.node"}
 BARE = ("core", "plugins", "connectors", "schemas")
 

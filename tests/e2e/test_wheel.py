@@ -45,14 +45,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment of its own with the wheel in it; the dependencies are those of this environment."""
     folder = tmp_path_factory.mktemp("venv")
-    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    run(sys.executable, "-m", "venv", folder, cwd=folder)
     executable = folder / "bin" / "python"
     site = Path(run(executable, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
     [wheel] = built.glob("*.whl")
-    run(sys.executable, "-m", "pip", "--version", cwd=folder)
     run(
-        *(sys.executable, "-m", "pip", "--python", executable, "install"),
-        *("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", wheel),
+        *(
+            executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--disable-pip-version-check",
+            wheel,
+        ),
         cwd=folder,
     )
     # After the environment's own folder and without this checkout, whose editable install is a path file there.
