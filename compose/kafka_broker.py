@@ -86,7 +86,8 @@ class KafkaServer(Server):
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         if (self.state_dir / "data" / "meta.properties").exists():
             return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Any base64 of 16 bytes will do, but one that starts with a dash is taken for an option.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         done = subprocess.run(
             [
                 *(java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*"),

@@ -1,6 +1,6 @@
 """The log on Apache Kafka, through kafka-python 3. Opened by ``connectors.open_bus``.
 
-``bus`` is the entry; ``connection`` opens clients and holds all that reaches behind kafka-python's public surface;
+``bus`` is the entry; ``connection`` opens clients, ``backdoor`` holds all that reaches behind their public surface;
 ``failure`` turns its errors into ours; ``catalog`` and ``admin`` know the topics; ``producer`` writes, ``transaction``
 writes behind a fence, both through ``delivery``; ``consumer`` reads, ``rebalance`` runs its callbacks.
 """

@@ -13,8 +13,9 @@ from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
+from distrl.connectors.kafka.backdoor import Holder
 from distrl.connectors.kafka.catalog import Catalog, KnownTopic
-from distrl.connectors.kafka.connection import Connection, Holder
+from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.failure import KafkaError, translate, translated
 from distrl.core.contracts.bus import TopicPartition, TopicSpec
 from distrl.core.contracts.clock import Clock

@@ -1,4 +1,4 @@
-"""Opens kafka-python's clients, and holds all that must reach behind its public surface. Used in this package.
+"""Opens kafka-python's clients. Used in this package.
 
 kafka-python is told here: no topic is made by use, raw bytes in and out (a deserializer that raises would hang the next
 poll), a quiet logger (it prints whole batches), quick reconnects after a broker came back.
@@ -6,17 +6,19 @@ poll), a quiet logger (it prints whole batches), quick reconnects after a broker
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, errors
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.net.compat import KafkaNetClient
 from kafka.serializer import Serializer
 
+from distrl.connectors.kafka.backdoor import TOMBSTONE
 from distrl.connectors.kafka.failure import translated
 from distrl.core.config import BusConfig
+from distrl.core.errors import ConfigError
 
 BOOTSTRAP_S = 8.0
 """Longest time to find a broker that answers, seconds."""
@@ -30,25 +32,17 @@ FETCH_WAIT_MS = 100
 partition, resumed or sought meanwhile, waits for its turn."""
 FOREVER_MS = 7 * 24 * 3_600_000
 
-_TOMBSTONE = object()
-
-
-class Holder(NamedTuple):
-    """Who may write under a fence: what the broker knows a transactional producer by."""
-
-    producer_id: int
-    epoch: int
-
 
 class _Bytes(Serializer):  # type: ignore[misc]  # kafka-python has no types
-    """Bytes as they are. Turns ``_TOMBSTONE`` into no value after kafka-python has checked that key or value is there."""
+    """Bytes as they are. Turns ``TOMBSTONE`` into no value after kafka-python has checked that key or value is there."""
 
     def serialize(self, _topic: str, _headers: object, data: object) -> object:
-        return None if data is _TOMBSTONE else data
+        return None if data is TOMBSTONE else data
 
 
 class Connection:
-    """How to reach the brokers of one configuration."""
+    """How to reach the brokers of one configuration. Opening raises ``BusUnavailableError`` when none answers,
+    ``BusError`` when they refuse the credentials."""
 
     def __init__(self, config: BusConfig, client_id: str) -> None:
         self.config = config
@@ -108,6 +102,7 @@ class Connection:
             return opened[-1]
 
         with translated("connecting", self.brokers):
+            self._reach(bootstrap_s)
             try:
                 return kind(
                     **self._common(),
@@ -120,6 +115,21 @@ class Connection:
                 for client in opened:
                     client.close()
                 raise
+
+    def _reach(self, timeout_s: float) -> None:
+        """Raise ``OSError`` if no broker accepts a connection: kafka-python would try for all of its time."""
+        failure: OSError | None = None
+        for broker in self.config.bootstrap:
+            host, _, port = broker.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+                return
+            except OSError as error:
+                failure = error
+            except ValueError:
+                raise ConfigError(f"bus.bootstrap: {broker!r} is not host:port") from None
+        if failure is not None:
+            raise failure
 
     def _common(self) -> dict[str, Any]:
         config = self.config
@@ -137,38 +147,3 @@ class Connection:
             settings["sasl_plain_username"] = config.username
             settings["sasl_plain_password"] = config.password.get_secret_value()
         return settings
-
-
-# --- behind kafka-python's public surface: each would otherwise wait without an end --------------------
-
-
-def hand_over(
-    producer: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, **settings: Any
-) -> Any:
-    """``KafkaProducer.send`` that takes records without key and value too."""
-    return producer.send(topic, _TOMBSTONE if value is None else value, key=key, partition=partition, **settings)
-
-
-def discard(producer: Any) -> None:
-    """Throw a producer away with all that it holds; a public ``close`` would first wait for what is stuck."""
-    producer._sender.force_close()
-    with contextlib.suppress(errors.KafkaError):
-        producer.close(timeout=2.0)
-
-
-def holder(producer: Any) -> Holder:
-    """What the broker knows this transactional producer by."""
-    known = producer._transaction_manager.producer_id_and_epoch
-    return Holder(known.producer_id, known.epoch)
-
-
-def begin_commit(producer: Any) -> Any:
-    """Start ``commit_transaction``; the result has ``wait(timeout_ms)``, which the public method calls without a limit."""
-    result = producer._transaction_manager.begin_commit()
-    producer._sender.wakeup()
-    return result
-
-
-def call_on_loop(consumer: Any, action: Callable[[], object]) -> None:
-    """Run ``action`` soon on the consumer's own network thread."""
-    consumer._net.call_soon_threadsafe(action)

@@ -18,12 +18,13 @@ from kafka import errors
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 
-from distrl.connectors.kafka.connection import Connection, call_on_loop
+from distrl.connectors.kafka.backdoor import call_on_loop, fenced, finish_join, load_metadata
+from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.failure import KafkaError, translated
 from distrl.connectors.kafka.rebalance import Listener, Pump, ours
 from distrl.connectors.low_water import LowWater
 from distrl.core.contracts.bus import RebalanceCallback, Record, RecordPosition, Start, TopicPartition
-from distrl.core.errors import BusError, BusUnavailableError
+from distrl.core.errors import BusError, BusUnavailableError, FencedError
 
 ANSWER_S = 15.0
 """Longest wait for offsets and positions, seconds."""
@@ -61,6 +62,7 @@ class KafkaLogConsumer:
         self._brokers = connection.brokers
         self._partitions = list(partitions)
         self._group = group
+        self._member = member
         self._start = start
         self._on_assign = on_assign
         self._on_revoke = on_revoke
@@ -92,6 +94,8 @@ class KafkaLogConsumer:
             if self._pump is not None:
                 listener = Listener(self._assigned, self._revoked, self._lost)
                 self._client.subscribe(topics=sorted({p.topic for p in partitions}), listener=listener)
+                with self._translated("joining"):
+                    load_metadata(self._client, ANSWER_S)
             else:
                 self._client.assign(_theirs(partitions))
                 self._go_to_start(self._partitions)
@@ -108,7 +112,15 @@ class KafkaLogConsumer:
             self._on_assign(self._partitions)
         poll = partial(self._client.poll, timeout_ms=int(timeout_s * 1000), max_records=max_records)
         with self._translated("polling"):
-            batches = poll() if self._pump is None else self._pump.run(poll)
+            if self._pump is None:
+                batches = poll()
+            else:
+                finish_join(self._client)
+                batches = self._pump.run(poll)
+                if self._member is not None and fenced(self._client):
+                    raise FencedError(
+                        f"another member of group {self._group} goes by {self._member!r} now; this one must stop"
+                    )
         records = [_record(record) for batch in batches.values() for record in batch]
         if self._pump is not None:
             for record in records:

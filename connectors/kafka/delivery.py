@@ -12,8 +12,9 @@ from typing import Any
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from distrl.connectors.kafka.backdoor import hand_over
 from distrl.connectors.kafka.catalog import Catalog
-from distrl.connectors.kafka.connection import REQUEST_BYTES, hand_over
+from distrl.connectors.kafka.connection import REQUEST_BYTES
 from distrl.connectors.partitioner import partition_of
 from distrl.core.config import BusConfig
 from distrl.core.contracts.bus import Headers, RecordPosition

@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self
 
-from distrl.connectors.kafka.connection import Connection, discard
+from distrl.connectors.kafka.backdoor import discard
+from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.delivery import Delivery, Intake
 from distrl.connectors.kafka.failure import KafkaError, refused, translate
 from distrl.core.contracts.bus import Headers, RecordPosition

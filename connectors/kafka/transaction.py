@@ -17,7 +17,8 @@ from typing import Any, Self
 from kafka import errors
 
 from distrl.connectors.kafka.admin import KafkaAdmin
-from distrl.connectors.kafka.connection import Connection, Holder, begin_commit, discard, holder
+from distrl.connectors.kafka.backdoor import Holder, begin_commit, discard, holder
+from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.delivery import Delivery, Intake
 from distrl.connectors.kafka.failure import KafkaError, refused, translate, translated
 from distrl.core.contracts.bus import Headers, RecordPosition

@@ -1,0 +1,80 @@
+"""All that reaches behind kafka-python's public surface, with the reason. Used in this package.
+
+Each function works around something that would otherwise wait without an end, or be lost; the tests of the contract
+and of faults fail when a release of kafka-python moves what is used here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kafka import errors
+
+TOMBSTONE = object()
+"""Stands for no value until kafka-python has checked that key or value is there (``connection``'s serializer)."""
+
+
+class Holder(NamedTuple):
+    """Who may write under a fence: what the broker knows a transactional producer by."""
+
+    producer_id: int
+    epoch: int
+
+
+# --- producers ----------------------------------------------------------------------------------------
+
+
+def hand_over(
+    producer: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, **settings: Any
+) -> Any:
+    """``KafkaProducer.send`` that takes records without key and value too."""
+    return producer.send(topic, TOMBSTONE if value is None else value, key=key, partition=partition, **settings)
+
+
+def discard(producer: Any) -> None:
+    """Throw a producer away with all that it holds; a public ``close`` would first wait for what is stuck."""
+    producer._sender.force_close()
+    with contextlib.suppress(errors.KafkaError):
+        producer.close(timeout=2.0)
+
+
+def holder(producer: Any) -> Holder:
+    """What the broker knows this transactional producer by."""
+    known = producer._transaction_manager.producer_id_and_epoch
+    return Holder(known.producer_id, known.epoch)
+
+
+def begin_commit(producer: Any) -> Any:
+    """Start ``commit_transaction``; the result has ``wait(timeout_ms)``, which the public method calls without a limit."""
+    result = producer._transaction_manager.begin_commit()
+    producer._sender.wakeup()
+    return result
+
+
+# --- consumers ----------------------------------------------------------------------------------------
+
+
+def call_on_loop(consumer: Any, action: Callable[[], object]) -> None:
+    """Run ``action`` soon on the consumer's own network thread."""
+    consumer._net.call_soon_threadsafe(action)
+
+
+def load_metadata(consumer: Any, timeout_s: float) -> None:
+    """Wait until the consumer knows its topics. A member that joins earlier and leads its group gives out nothing."""
+    consumer._net.run(consumer._manager.wait_for, consumer._cluster.request_update(), timeout_s * 1000)
+
+
+def finish_join(consumer: Any) -> None:
+    """Call before each poll. A join that outlasts one poll is forgotten by the next, unless it was asked for by name: the
+    member would stay without partitions for ever. So ask by name for what kafka-python is about to do, or has half done."""
+    coordinator = consumer._coordinator
+    if not coordinator.rejoin_needed and (coordinator.rejoining or coordinator.need_rejoin()):
+        coordinator.request_rejoin()
+
+
+def fenced(consumer: Any) -> bool:
+    """Whether another member took this static member's name: kafka-python then stops its heartbeats and says nothing."""
+    coordinator = consumer._coordinator
+    return coordinator.stable() and not coordinator.rejoining and not coordinator._heartbeat_enabled
