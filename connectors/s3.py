@@ -12,6 +12,7 @@ import threading
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import BinaryIO, TypeVar, cast
 import urllib3
 from minio import Minio
 from minio.commonconfig import REPLACE, CopySource
+from minio.datatypes import Object
 from minio.error import S3Error
 
 from distrl.connectors.blob import (
@@ -39,6 +41,7 @@ from distrl.core.errors import (
     BlobExistsError,
     BlobNotFoundError,
     ConfigError,
+    InvalidKeyError,
     StoreError,
     StoreUnavailableError,
 )
@@ -256,9 +259,7 @@ class S3Store(BlobReader):
     def stat(self, key: str) -> BlobStat:
         check_key(key)
         with s3_errors(self, f"look at {key}"):
-            found = self._client.stat_object(self._bucket, key)
-        modified = found.last_modified
-        return BlobStat(key, found.size or 0, 0 if modified is None else round(modified.timestamp() * 1000))
+            return _stat(key, self._client.stat_object(self._bucket, key))
 
     def _exists(self, key: str) -> bool:
         try:
@@ -268,25 +269,26 @@ class S3Store(BlobReader):
         return True
 
     def list(self, prefix: str = "") -> Iterator[BlobStat]:
-        """In key order, whatever the server's own order: one level of the tree is in memory at a time."""
-        check_prefix(prefix)
+        """In key order, whatever the server's own order: one level of the tree is in memory at a time.
+        Objects that somebody else put, under names that are no keys of ours, are left out."""
+        yield from self._walk(check_prefix(prefix))
+
+    def _walk(self, prefix: str) -> Iterator[BlobStat]:
         entries: list[tuple[str, BlobStat | None]] = []
         try:
             with s3_errors(self, f"list {prefix}"):
                 for found in self._client.list_objects(self._bucket, prefix=prefix):
                     name = found.object_name or ""
-                    if name.endswith("/"):
-                        entries.append((name, None))
-                    else:
-                        modified = 0 if found.last_modified is None else round(found.last_modified.timestamp() * 1000)
-                        entries.append((name, BlobStat(name, found.size or 0, modified)))
+                    with suppress(InvalidKeyError):
+                        check_key(name.removesuffix("/"))
+                        entries.append((name, None if name.endswith("/") else _stat(name, found)))
         except NoBucketError:
             return
         for name, blob in sorted(entries, key=lambda entry: entry[0]):
             if blob is not None:
                 yield blob
             elif name != prefix:  # a folder's own marker
-                yield from self.list(name)
+                yield from self._walk(name)
 
     # --- the rest ---------------------------------------------------------------------------------
 
@@ -306,6 +308,11 @@ class S3Store(BlobReader):
 
     def close(self) -> None:
         self._http.clear()
+
+
+def _stat(key: str, found: Object) -> BlobStat:
+    modified = found.last_modified
+    return BlobStat(key, found.size or 0, 0 if modified is None else round(modified.timestamp() * 1000))
 
 
 class _Response:

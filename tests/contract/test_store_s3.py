@@ -102,6 +102,17 @@ def test_a_missing_bucket_reads_as_empty_and_is_made_by_a_put(s3_server: S3Serve
         assert len(list(store.list())) == (0 if put is puts[-1] else 1)  # and the probe of conditions is gone
 
 
+def test_names_that_are_no_keys_are_not_listed(s3_server: S3Server) -> None:
+    store = connect(s3_server, bucket=f"fresh-{uuid.uuid4().hex}")
+    store.put("ours/k", b"1", media_type=MEDIA_TYPE)
+    client = Minio(s3_server.endpoint, s3_server.access_key, s3_server.secret_key, secure=False, region="us-east-1")
+    foreign = {"tab\tname", "ours/\x7f", "marker/"}
+    for name in foreign:
+        client.put_object(store.bucket, name, BytesIO(b"2"), 1)
+    assert foreign <= {found.object_name for found in client.list_objects(store.bucket, recursive=True)}
+    assert [stat.key for stat in store.list()] == ["ours/k"]
+
+
 def test_two_nodes_may_make_the_bucket_at_once(s3_server: S3Server) -> None:
     bucket = f"fresh-{uuid.uuid4().hex}"
     start = threading.Barrier(4)
