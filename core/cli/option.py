@@ -60,7 +60,10 @@ def budget(command: CommandT) -> CommandT:
 def load(config: Path | None, overrides: Sequence[str] = (), **settings: object) -> Config:
     """Read a configuration with ``--set`` over it and command-line options (``section__key=value``) over both."""
     from distrl.core.config import load_config
+    from distrl.core.runtime.log import configure_logging
 
+    # Warnings of libraries and plugins go to stderr: stdout holds what the command prints, JSON perhaps.
+    configure_logging("warning", file=None, node="command", role="command")
     extra = [f"{key.replace('__', '.')}={_toml(value)}" for key, value in settings.items() if value is not None]
     return load_config(config, overrides=[*overrides, *extra])
 

@@ -10,7 +10,7 @@ BUSY_SHARE = "busy_share"
 """Collector: with an episode in hand. Learner: inside updates. Evaluator, prioritizer: handling records."""
 WAIT_SHARE = "wait_share."
 """Prefix; the rest names what the role waited for (``WAITS``)."""
-WAITS = ("weights", "allowance", "log", "store", "trajectories", "demonstrations", "verdicts")
+WAITS = ("weights", "allowance", "devices", "log", "store", "trajectories", "demonstrations", "verdicts")
 LAG = "lag."
 """Prefix; records that the node's group has not read of the topic that follows."""
 QUEUE_AGE_MS = "queue_age_ms"

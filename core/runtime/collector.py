@@ -199,8 +199,9 @@ class CollectorLoop:
         if len(self._outbox) >= self._config.outbox_episodes:
             node.activity.enter("log")
             self._watchdog.hungry(lambda: f"the log does not take the {len(self._outbox)} episodes in the outbox")
-        elif not self._collector.uses_weights:
-            node.activity.enter("")
+        elif not self._collector.uses_weights or self._staleness.may_start(self._follower.update, self._started):
+            node.activity.enter("devices")
+            self._watchdog.hungry(lambda: "no device can start an episode (see `distrl doctor` and the warnings above)")
         else:
             node.activity.enter("weights" if self._follower.update is None else "allowance")
             self._nodes.poll()
