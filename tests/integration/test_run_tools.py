@@ -89,7 +89,16 @@ def trajectory(number: int) -> Trajectory:
 def status(node: str, waiting_for: str = "") -> NodeStatus:
     now = SystemClock().time_ms()
     return NodeStatus(
-        Envelope(node, "r", node, now), "collector", "episodes", "running", "i", "h", 1, now, 600_000, waiting_for=waiting_for
+        Envelope(node, "r", node, now),
+        "collector",
+        "episodes",
+        "running",
+        "i",
+        "h",
+        1,
+        now,
+        600_000,
+        waiting_for=waiting_for,
     )
 
 
