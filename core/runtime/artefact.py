@@ -98,15 +98,18 @@ class StoredArtefacts:
         """Put one artefact away: inside the returned blob if it is small (and ``inline``), else in the store."""
         if inline and len(data) <= self._inline_bytes:
             return inline_blob(data, media_type)
-        return self._once(_identity(media_type, data), lambda: self._put_object(data, media_type))
+        return self._once(_identity(media_type, data), lambda: self._store_blob(data, media_type))
 
     def _put_screenshot(self, screenshot: Screenshot) -> Blob:
         if screenshot.media_type != RAW:
             return self.put(screenshot.data, screenshot.media_type)
         identity = _identity(f"{RAW} {screenshot.width}x{screenshot.height}", screenshot.data)
-        return self._once(identity, lambda: self.put(png(screenshot), PNG))
+        return self._once(identity, lambda: self._put_png(png(screenshot)))
 
-    def _put_object(self, data: bytes, media_type: str) -> Blob:
+    def _put_png(self, data: bytes) -> Blob:
+        return inline_blob(data, PNG) if len(data) <= self._inline_bytes else self._store_blob(data, PNG)
+
+    def _store_blob(self, data: bytes, media_type: str) -> Blob:
         return stored_blob(
             self._retried(lambda: self._store.put_content(self._prefix, data, media_type=media_type), "put an artefact")
         )
