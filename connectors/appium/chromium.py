@@ -11,17 +11,21 @@ import contextlib
 import shutil
 import socket
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from distrl.connectors.appium import gesture
 from distrl.connectors.appium.option import AppiumOptions
-from distrl.connectors.appium.process import kill_processes_with
+from distrl.connectors.appium.process import kill_processes_with, processes_with
 from distrl.connectors.appium.session import Session
 from distrl.core.contracts.action import Action
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.task import Task
 from distrl.core.errors import TaskError
+
+_GONE_SECONDS = 1.5
+"""Longest wait for processes to end by themselves, and for a folder to stay removed."""
 
 FLAGS = (
     "--headless",
@@ -53,10 +57,10 @@ class ChromiumPlatform:
         self._port = 0
         for left_behind in self._folder.glob("profile-*"):
             self._profile = left_behind
-            self.release()
+            self.kill()
+            self.clear()
 
     def open(self, server: str, deadline: float) -> Session:
-        self.release()
         self._profile = self._folder.resolve() / f"profile-{uuid.uuid4().hex}"
         self._profile.mkdir(parents=True)
         self._port = _free_port()
@@ -121,23 +125,45 @@ class ChromiumPlatform:
     def ui_tree(self, session: Session, screen: tuple[int, int]) -> str | None:
         return None
 
-    def release(self) -> None:
-        profile, port = self._profile, self._port
-        self._profile, self._port = None, 0
+    def kill(self) -> None:
+        if self._profile is not None:
+            kill_processes_with(_profile_argument(self._profile))
+
+    def clear(self) -> None:
+        profile = self._profile
         if profile is None:
             return
-        kill_processes_with(_profile_argument(profile))
-        if port:
-            # The chromedriver; only a server that was killed leaves it.
-            kill_processes_with(f"--port={port}")
+        marks = [_profile_argument(profile)]
+        if self._port:
+            marks.append(f"--port={self._port}")  # the chromedriver's
+        # What ends in order removes its own temporary folders, and is still at it when the server has answered.
+        if not self._wait(lambda: not any(map(processes_with, marks))):
+            for mark in marks:
+                kill_processes_with(mark)
         with contextlib.suppress(OSError):
             # A browser that was killed leaves the folder of its socket in the system's temporary folder.
             socket_folder = (profile / "SingletonSocket").readlink().parent
-            if "org.chromium.Chromium." in socket_folder.name:
+            if socket_folder.name.startswith((".org.chromium.Chromium.", "org.chromium.Chromium.")):
                 shutil.rmtree(socket_folder, ignore_errors=True)
-        shutil.rmtree(profile, ignore_errors=True)
+        self._wait(lambda: _removed(profile))
         with contextlib.suppress(OSError):
             self._folder.rmdir()
+        self._profile, self._port = None, 0
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Whether the condition came true within a bound."""
+        deadline = self._clock.monotonic() + _GONE_SECONDS
+        while not condition():
+            if self._clock.monotonic() > deadline:
+                return False
+            self._clock.sleep(0.02)
+        return True
+
+
+def _removed(folder: Path) -> bool:
+    """Remove a folder; false if it is still there: a killed browser's helpers may write a little longer."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def _profile_argument(profile: Path) -> str:

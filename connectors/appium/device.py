@@ -114,7 +114,7 @@ class AppiumDevice:
         self._task = None
         self._quit(self._session or self._lost)
         self._session = self._lost = None
-        self._platform.release()
+        self._platform.clear()
         self._ledger.close()
 
     # --- inside -----------------------------------------------------------------------------------
@@ -138,12 +138,13 @@ class AppiumDevice:
         except DeviceError:
             # What hangs holds memory and a core: it is ended now, not at the next reset, which may never come.
             self._session, self._lost, self._task = None, self._session, None
-            self._platform.release()
+            self._platform.kill()
             raise
 
     def _open(self, deadline: float) -> Session:
         self._quit(self._lost)
         self._lost = None
+        self._platform.clear()
         with self._giving_up():
             self._session = self._platform.open(self._server, deadline)
         return self._session
