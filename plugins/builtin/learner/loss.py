@@ -109,11 +109,11 @@ def a_ride_loss(evaluation: PolicyEvaluation, batch: StepBatch, options: ARideOp
     )
     with torch.no_grad():
         metrics = {
-            "loss.policy": float(policy),
-            "loss.value": float(step_value),
-            "loss.trajectory_value": float(trajectory_value),
-            "loss.invalid": float(invalid),
-            "entropy": float(entropy),
+            "loss.policy": float(policy.detach()),
+            "loss.value": float(step_value.detach()),
+            "loss.trajectory_value": float(trajectory_value.detach()),
+            "loss.invalid": float(invalid.detach()),
+            "entropy": float(entropy.detach()),
             "ratio.mean": float(ratios.mean()),
             "ratio.clipped_share": float(clipped.to(torch.float32).mean()),
             "invalid_share": float(batch.invalid.to(torch.float32).mean()),
