@@ -6,7 +6,9 @@ One small file beside the partitions. Used by the producer (topics), by ``group`
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +109,7 @@ class Catalogue:
             if spec.partitions < 1:
                 raise BusError(f"topic {spec.name!r}: {spec.partitions} partitions; it needs at least one")
         made: list[str] = []
-        with self.database.transaction():
+        with self.database.transaction(), contextlib.ExitStack() as undo:
             existing = self.topics()
             for spec in specs:
                 found = existing.get(spec.name)
@@ -131,11 +133,18 @@ class Catalogue:
                     ),
                 ).lastrowid
                 assert number is not None
-                # Files first: a topic that others can see is whole.
+                topic = Topic(number, spec)
+                # Files first: a topic that others can see is whole. What bears the number already was left by someone
+                # who did not come to an end, since no topic of this number was ever seen.
+                folder = self.path(topic, 0).parent
+                for left in folder.parent.glob(f"{number:06d}-*"):
+                    shutil.rmtree(left, ignore_errors=True)
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
                 for index in range(spec.partitions):
-                    Partition.create(self.path(Topic(number, spec), index), compact=spec.cleanup == "compact")
-                existing[spec.name] = Topic(number, spec)
+                    Partition.create(self.path(topic, index), compact=spec.cleanup == "compact")
+                existing[spec.name] = topic
                 made.append(spec.name)
+            undo.pop_all()
         return made
 
     def delete_topics(self, names: Sequence[str]) -> None:

@@ -10,10 +10,11 @@ Used by ``consumer``; ``heartbeat`` keeps sessions alive.
 from __future__ import annotations
 
 import json
-import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+
+import structlog
 
 from distrl.connectors.embedded.assignment import Member, assign
 from distrl.connectors.embedded.catalogue import Catalogue
@@ -21,7 +22,7 @@ from distrl.core.contracts.bus import TopicPartition
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import FencedError
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class Membership:
@@ -113,7 +114,7 @@ class Membership:
             (self.group, now, self.incarnation),
         )
         for incarnation, static_name in expired:
-            logger.warning("group %s: member %s is silent and loses its place", self.group, static_name or incarnation)
+            log.warning("a member is silent and loses its place", group=self.group, member=static_name or incarnation)
             self._database.execute("DELETE FROM claims WHERE incarnation = ?", (incarnation,))
             self._database.execute("DELETE FROM members WHERE incarnation = ?", (incarnation,))
         if expired:

@@ -6,16 +6,17 @@ for members that have polled lately.
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
+
+import structlog
 
 from distrl.connectors.embedded.catalogue import Catalogue
 from distrl.connectors.embedded.database import Synchronous
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import DistrlError
 
-logger = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
@@ -57,7 +58,7 @@ class Heartbeat:
                     self._beat(catalogue)
                 except DistrlError as error:
                     # The next beat may get through; if none does, the session ends and the consumer joins again.
-                    logger.warning("heartbeat failed: %s", error)
+                    log.warning("a heartbeat failed", error=str(error))
         finally:
             if catalogue is not None:
                 catalogue.close()

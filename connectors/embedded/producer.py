@@ -6,7 +6,6 @@ under load the batches grow by themselves. Futures resolve in the writing thread
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections import deque
@@ -14,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Self
+
+import structlog
 
 from distrl.connectors.embedded.budget import Budget
 from distrl.connectors.embedded.catalogue import Catalogue, Topic
@@ -31,6 +32,8 @@ from distrl.core.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
+
+log = structlog.get_logger(__name__)
 
 BATCH_RECORDS = 2000
 BATCH_BYTES = 8_000_000
@@ -264,12 +267,13 @@ class EmbeddedProducer:
         """Now and then: retention, compaction, and moving the write-ahead log into the file."""
         assert lane.partition is not None
         now = self._clock.monotonic()
-        # Housekeeping that fails has cost nothing: the records are written, and the next time tries again.
-        with contextlib.suppress(DistrlError):
+        try:
             if now >= lane.next_tend:
                 lane.next_tend = now + TEND_S
                 lane.partition.tend(lane.topic.spec, self._clock.time_ms())
             lane.partition.checkpoint_if_large()
+        except DistrlError as error:  # the records are written all the same, and the next time tries again
+            log.warning("housekeeping failed", topic=lane.topic.spec.name, partition=lane.index, error=str(error))
 
     def _drop(self, lane: Lane, error: DistrlError) -> None:
         """The lane's topic is gone: so is the lane. A topic made anew under the name has another number."""

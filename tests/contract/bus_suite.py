@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -800,6 +801,33 @@ class BusContract:
             values = [record.value for record in collect(consumer, 4)]
             assert quiet(consumer) == []
         assert values == [b"old-0", b"new-0", b"other", b"new-1"]
+
+    def test_fence_taken_in_the_midst_of_writing(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str
+    ) -> None:
+        topic = topics()
+        with bus_factory().producer(fence=group) as older, ThreadPoolExecutor(1) as pool:
+            started = threading.Event()
+
+            def write() -> int:
+                for number in itertools.count():
+                    try:
+                        older.send(topic, b"old").result(WAIT_S)
+                    except FencedError:
+                        return number
+                    if number == 5:
+                        started.set()
+                raise AssertionError("unreachable")
+
+            written = pool.submit(write)
+            assert started.wait(WAIT_S)
+            with bus_factory().producer(fence=group) as newer:
+                newer.send(topic, b"new").result(WAIT_S)
+                count = written.result(WAIT_S)
+        with bus_factory().consumer([topic]) as consumer:
+            values = [record.value for record in collect(consumer, count + 1)]
+            assert quiet(consumer) == []
+        assert values == [b"old"] * count + [b"new"]
 
     # --- topics -----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
@@ -195,4 +196,4 @@ class Log(RuleBasedStateMachine):
 Log.TestCase.settings = settings(
     max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestLog = Log.TestCase
+TestLog = pytest.mark.timeout(600)(Log.TestCase)  # a failure is made small first, which takes minutes
