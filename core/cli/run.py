@@ -64,12 +64,16 @@ def execute(config: Config, *, plugins: Sequence[Path], fresh: bool, source: Pat
     if as_json:
         show_json(summary)
         return
-    rows = [{"what": key.replace("_", " "), "value": _value(value)} for key, value in summary.items()]
+    rows = [{"what": key.replace("_", " "), "value": _value(key, value)} for key, value in summary.items()]
     show(("what", "value"), rows, as_json=False, title=f"Run {config.run.name}")
     click.echo(f"\nreport: {config.run_directory / 'report.html'}")
 
 
-def _value(value: object) -> object:
+SHARES = ("success_first", "success_last", "eval_start", "eval_success", "learner_busy", "collector_busy")
+"""Keys of the summary that are shown in percent."""
+
+
+def _value(key: str, value: object) -> object:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {share:.1%}" for key, share in value.items()) or None
-    return value
+        return ", ".join(f"{name} {share:.1%}" for name, share in value.items()) or None
+    return f"{value:.1%}" if key in SHARES and isinstance(value, float) else value

@@ -56,7 +56,7 @@ def command(config: Path, watch: bool, name: str | None, overrides: tuple[str, .
 
 
 def status(history: RunHistory, now_ms: int) -> dict[str, Any]:
-    """One look, as ``--json`` prints it. Ages in seconds."""
+    """One look, as ``--json`` prints it. Ages in seconds: of a node, that of its last sign of life."""
     alive = history.alive(now_ms)
     newest = history.newest
     return {
@@ -70,7 +70,7 @@ def status(history: RunHistory, now_ms: int) -> dict[str, Any]:
                 "waits_for": record.status.waiting_for if record.alive(now_ms) else "",
                 "version": record.status.version,
                 "restarts": record.restarts,
-                "heartbeat_age": round((now_ms - record.seen_ms) / 1000, 1),
+                "age": round((now_ms - record.seen_ms) / 1000, 1),
                 "host": record.status.host,
                 "pid": record.status.pid,
             }
@@ -112,7 +112,7 @@ def render(state: dict[str, Any]) -> RenderableType:
 
     parts: list[RenderableType] = [Text(f"Run {state['run']}", style="bold")]
     if state["nodes"]:
-        columns = ("node", "role", "plugin", "state", "waits_for", "version", "restarts", "heartbeat_age")
+        columns = ("node", "role", "plugin", "state", "waits_for", "version", "restarts", "age")
         parts.append(table(columns, state["nodes"]))
     else:
         parts.append(Text("no node has shown itself; start one with distrl-node or distrl run"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-NAMES = frozenset({"kind", "name", "key", "node", "role", "topic", "task", "check", "state", "version"})
-"""Columns that are never folded."""
+PIPE_WIDTH = 200
+"""Columns where there is no terminal to ask: what goes into a file or another program is not cut."""
+FOLDED = frozenset({"summary", "description", "default", "type", "found", "do", "value"})
+"""Columns of free text; all others stay on one line as long as there is room for them."""
 Row = Mapping[str, Any]
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console that never interprets what it is given as markup: much of it comes from events."""
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    result = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if not result.is_terminal and "COLUMNS" not in os.environ:
+        result.width = PIPE_WIDTH
+    return result
 
 
 def show(columns: Sequence[str], rows: Sequence[Row], *, as_json: bool, title: str = "", empty: str = "") -> None:
@@ -42,12 +48,14 @@ def show_json(value: Any) -> None:
 
 def table(columns: Sequence[str], rows: Sequence[Row], *, title: str = "") -> Table:
     """A table to print, or to put into a live panel."""
-    result = Table(title=title or None, title_justify="left", show_edge=False, pad_edge=False)
+    result = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # What things are called stays on one line; descriptions fold.
         numbers = all(isinstance(row.get(column), int | float) for row in rows) and bool(rows)
         result.add_column(
-            column.replace("_", " "), justify="right" if numbers else "left", overflow="fold", no_wrap=column in NAMES
+            column.replace("_", " "),
+            justify="right" if numbers else "left",
+            overflow="fold",
+            no_wrap=column not in FOLDED,
         )
     for row in rows:
         result.add_row(*(cell(row.get(column)) for column in columns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,12 +32,12 @@ def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as
     from distrl.core.runtime.weights import history
 
     with bus_of(loaded) as bus:
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "version": update.version,
                 "epoch": update.epoch,
                 "policy": update.policy,
-                "published": datetime.fromtimestamp(update.envelope.time_ms / 1000, UTC).isoformat(timespec="seconds"),
+                "published": datetime.fromtimestamp(update.envelope.time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 "ingested": update.ingested,
                 "bytes": update.blob.size,
                 "sha256": update.blob.sha256,
@@ -44,6 +45,8 @@ def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as
             }
             for update in history(bus, Codec(), loaded.run.name)
         ]
+    if not as_json:
+        rows = [row | {"sha256": row["sha256"][:12]} for row in rows]
     columns = ("version", "epoch", "policy", "published", "ingested", "bytes", "sha256")
     show(columns, rows, as_json=as_json, empty=f"run {loaded.run.name!r} has published no weights yet")
 

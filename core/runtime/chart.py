@@ -186,6 +186,8 @@ def _thin(points: Sequence[Point]) -> Iterable[Point]:
 
 
 def _short(value: float) -> str:
+    if abs(value) >= 1_000_000:
+        return f"{value / 1_000_000:g}M"
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
     return f"{value:.4g}"
