@@ -50,7 +50,7 @@ class MiniWobTasks:
             task_id=f"miniwob/{kind}/{seed}",
             kind=kind,
             split=split,
-            goal="",
+            goal=f"Solve the page {kind} of MiniWoB++.",  # until the page has worded its own
             seed=seed,
             horizon=self._horizon,
             parameters={PARAMETER: kind},

@@ -20,6 +20,7 @@ from distrl.core.contracts.clock import SystemClock
 from distrl.core.contracts.observation import Observation
 from distrl.core.contracts.role import Artefacts, RoleContext
 from distrl.core.contracts.task import Task
+from distrl.testing import check_device
 
 if TYPE_CHECKING:
     from appium_server import AppiumServer
@@ -156,7 +157,14 @@ def test_an_agent_that_leaves_the_page_has_failed(device: AppiumDevice, context:
     assert (result.done, result.environment_outcome) == (True, 0.0)
 
 
+def test_the_device_keeps_the_contract(appium_server: AppiumServer, context: RoleContext) -> None:
+    (task,) = instances(context, "focus-text", 1)
+    check_device(AppiumDevice(AppiumOptions(servers=(appium_server.url,)), context, 2), task)
+
+
 def test_every_default_task_starts(device: AppiumDevice, context: RoleContext) -> None:
     tasks = MiniWobTasks(MiniWobOptions(), context)
     for task in tasks.instances("test", len(tasks.kinds())):
-        assert device.reset(task, episode="a").goal
+        goal = device.reset(task, episode="a").goal
+        assert goal
+        assert goal != task.goal

@@ -17,6 +17,7 @@ from distrl.connectors.miniwob.task import MiniWobTasks
 from distrl.core.contracts.clock import SystemClock
 from distrl.core.contracts.role import Artefacts, RoleContext
 from distrl.core.errors import TaskError
+from distrl.testing import check_task_source
 
 CONTEXT = RoleContext("run", "node", 0, SystemClock(), random.Random(0), cast(Artefacts, None), Path("unused"))
 TASKS = MiniWobTasks(MiniWobOptions(), CONTEXT)
@@ -56,6 +57,10 @@ def test_an_unknown_page_is_refused_with_the_nearest_name() -> None:
 def test_a_name_cannot_leave_the_folder(name: str) -> None:
     with pytest.raises(TaskError):
         page_file(name)
+
+
+def test_it_keeps_the_contract() -> None:
+    check_task_source(TASKS)
 
 
 def test_there_are_no_demonstrations() -> None:
