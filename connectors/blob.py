@@ -32,7 +32,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff\ufffe\uffff]")
 """Control characters and non-characters (no XML listing carries them), half surrogates (no UTF-8), the backslash (a separator elsewhere)."""
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_MISPLACED = {errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_MISPLACED = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def check_key(key: str) -> str:
@@ -211,28 +211,22 @@ def verified(source: Source, ref: BlobRef) -> BinaryIO:
 
 
 @contextmanager
-def local_errors(action: str) -> Iterator[None]:
-    """Translate what the file system says while ``action`` (a verb and its object) is tried."""
+def local_errors(action: str, *, misplaced: type[StoreError] = StoreError) -> Iterator[None]:
+    """Translate what the file system says while ``action`` (a verb and its object) is tried; ``misplaced`` is for a
+    file where a folder is needed or the reverse, a link, a name too long."""
     try:
         yield
     except OSError as error:
-        raise local_error(error, action) from error
-
-
-def local_error(error: OSError, action: str) -> StoreError:
-    """The ``StoreError`` that an ``OSError`` of the file system stands for."""
-    text = f"cannot {action}: {error.strerror or error}"
-    if error.errno in _FULL:
-        return StoreFullError(f"{text}; make space on the disk")
-    if error.errno in _DENIED:
-        return StoreError(f"{text}; check the owner and permissions")
-    if error.errno in _MISPLACED:
-        return InvalidKeyError(
-            f"{text}; an object cannot also be a folder of others, nor a link, nor its name too long"
-        )
-    if error.errno == errno.ENOENT:
-        return StoreError(text)
-    return StoreUnavailableError(text)
+        text = f"cannot {action}: {error.strerror or error}"
+        if error.errno in _FULL:
+            raise StoreFullError(f"{text}; make space on the disk") from error
+        if error.errno in _DENIED:
+            raise StoreError(f"{text}; check the owner and permissions") from error
+        if error.errno in _MISPLACED:
+            raise misplaced(text) from error
+        if error.errno == errno.ENOENT:
+            raise StoreError(text) from error
+        raise StoreUnavailableError(text) from error
 
 
 def _check_characters(key: str) -> None:

@@ -98,7 +98,7 @@ class FolderStore(BlobReader):
 
     def _write(self, key: str, fill: Callable[[BinaryIO], object], *, if_absent: bool) -> None:
         target = self._path(key)
-        with local_errors(f"write {target}"):
+        with local_errors(f"write {target}", misplaced=InvalidKeyError):
             if if_absent and target.exists():
                 raise BlobExistsError(f"{key} exists")
             self._temporary.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class FolderStore(BlobReader):
 
     def open(self, ref: BlobRef) -> BinaryIO:
         path = self._path(check_reference(ref, self._bucket).key)
-        with local_errors(f"read {path}"):
+        with local_errors(f"read {path}", misplaced=InvalidKeyError):
             try:
                 file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0)
             except (FileNotFoundError, NotADirectoryError) as error:

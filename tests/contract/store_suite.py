@@ -300,6 +300,15 @@ class StoreContract:
             store.put_file(f"{base}/k", tmp_path / "none", media_type=MEDIA_TYPE)
         assert list(store.list(base)) == []
 
+    def test_a_place_that_cannot_be_written_is_said(self, store: BlobStore, base: str, tmp_path: Path) -> None:
+        ref = store.put(f"{base}/k", b"1", media_type=MEDIA_TYPE)
+        (tmp_path / "file").touch()
+        for path in (tmp_path, tmp_path / "file" / "below"):
+            with pytest.raises(StoreError, match="cannot write") as refused:
+                store.get_file(ref, path)
+            assert not refused.value.retriable
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
     def test_deleting_twice_is_once(self, store: BlobStore, base: str) -> None:
         kept = store.put(f"{base}/a/kept", b"1", media_type=MEDIA_TYPE)
         ref = store.put(f"{base}/a/b", b"2", media_type=MEDIA_TYPE)
