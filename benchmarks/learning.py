@@ -86,9 +86,12 @@ class Episode:
 class Bench:
     """One seed: phones, policy, learner, prioritizer."""
 
-    def __init__(self, seed: int, options: ARideOptions, directory: Path, phones: int) -> None:
+    def __init__(self, seed: int, options: ARideOptions, directory: Path, phones: int, lag: int) -> None:
         self.context = RoleContext("bench", "bench", seed, SystemClock(), random.Random(seed), Memory(), directory)
         self.policy = FactoredPolicy(FactoredOptions(), self.context)
+        self.actor = FactoredPolicy(FactoredOptions(), self.context)
+        self.lag = lag
+        self.acting = 0
         self.learner = ARide(options, self.context, self.policy)
         self.learner.use(StalenessPolicy(max_lag=8, batch=options.batch))
         self.dper = Dper(DperOptions(), self.context)
@@ -121,7 +124,7 @@ class Bench:
         if origin == "demonstration":
             chosen = [episode.demonstration[len(episode.steps)] for episode in running if episode.demonstration]
         else:
-            chosen = self.policy.act(
+            chosen = (self.policy if greedy else self.actor).act(
                 [PolicyInput(e.task.goal, e.observation, tuple(step.action for step in e.steps)) for e in running],
                 greedy=greedy,
             )
@@ -198,6 +201,10 @@ class Bench:
             result = self.learner.update(self.version)
             metrics |= result.metrics
             self.version += result.publish
+            if result.publish and (self.version - self.acting > self.lag or self.acting == 0):
+                self.policy.save(self.context.work_dir / "weights")
+                self.actor.load(self.context.work_dir / "weights")
+                self.acting = self.version
             numbers = [*result.trained, *result.rescanned]
             feedback = [
                 Feedback(
@@ -230,6 +237,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--tasks", type=int, default=120)
     parser.add_argument("--phones", type=int, default=16)
+    parser.add_argument("--lag", type=int, default=0, help="versions that the acting weights may fall behind")
     parser.add_argument("--demonstrations", type=int, default=90)
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=JSON", help="an option of the learner")
     arguments = parser.parse_args()
@@ -242,7 +250,7 @@ def main() -> None:
             options[name] = value
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as directory:
-            bench = Bench(seed, ARideOptions(**options), Path(directory), arguments.phones)
+            bench = Bench(seed, ARideOptions(**options), Path(directory), arguments.phones, arguments.lag)
             unseen = bench.tasks.instances("test", arguments.tasks)
             spent = 0.0
             metrics: dict[str, float] = {}
