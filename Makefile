@@ -20,8 +20,8 @@ help:
 	@echo "make lint        ruff, mypy and the import rules (after make test has prepared)"
 	@echo "make docs        write the reference pages of docs/ again from the code"
 	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
-	@echo "make stack-up    start Kafka, an S3 server and the rest on this machine, without docker"
-	@echo "make stack-down  end them"
+	@echo "make stack-up    start Kafka and an S3 server on this machine, without docker (ONLY=kafka,s3,appium chooses)"
+	@echo "make stack-down  end them and remove what they kept"
 
 python:
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is missing: apt-get install -y python3 python3-venv" >&2; exit 3; }
@@ -53,7 +53,7 @@ lock: prepare-test
 	$(VENV)/python -m $(COMPILE) pyproject.toml --extra torch --extra simulated --group build -c locks/test.lock -o locks/demo.lock
 
 stack-up: prepare-test
-	$(VENV)/python compose/stack.py up
+	$(VENV)/python compose/stack.py up $(if $(ONLY),--only $(ONLY))
 
 stack-down:
 	$(VENV)/python compose/stack.py down

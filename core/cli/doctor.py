@@ -215,7 +215,7 @@ def _program(name: str, do: str) -> Finding:
 def _appium(server: str) -> Finding:
     from urllib.request import ProxyHandler, build_opener
 
-    do = "start it (`make stack-up` starts one here) or correct device.options.servers"
+    do = "start it (`make stack-up ONLY=appium` starts one here) or correct device.options.servers"
     if not server.startswith(("http://", "https://")):
         return Finding("appium", "missing", f"{server} is no http address", do)
     try:
