@@ -31,6 +31,7 @@ from distrl.core.contracts.events import (
     Feedback,
     ObservationRecord,
     Origin,
+    Outcome,
     Priority,
     Reward,
     StepRecord,
@@ -159,7 +160,7 @@ class Bench:
                 idle.append(episode.phone)
                 done.append(self._experience(episode, origin, "finished" if over else "horizon", float(outcome or 0.0)))
 
-    def _experience(self, episode: Episode, origin: Origin, outcome, success: float) -> Experience:
+    def _experience(self, episode: Episode, origin: Origin, outcome: Outcome, success: float) -> Experience:
         self.drawn += 1
         identity, task = f"t{self.drawn}", episode.task
         envelope = Envelope(identity, "bench", "bench", 0)
