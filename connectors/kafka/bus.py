@@ -64,6 +64,7 @@ class KafkaBus:
         consumer = KafkaLogConsumer(
             self._connection,
             self._admin.catalog.partitions(topics),
+            self._clock,
             group=group,
             start=start or Start.earliest(),
             member=member,

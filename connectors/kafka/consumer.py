@@ -24,6 +24,7 @@ from distrl.connectors.kafka.failure import KafkaError, translated
 from distrl.connectors.kafka.rebalance import Listener, Pump, ours
 from distrl.connectors.low_water import LowWater
 from distrl.core.contracts.bus import RebalanceCallback, Record, RecordPosition, Start, TopicPartition
+from distrl.core.contracts.clock import Clock
 from distrl.core.errors import BusError, BusUnavailableError, FencedError
 
 ANSWER_S = 15.0
@@ -32,6 +33,7 @@ CLOSE_S = 5.0
 """Longest wait for the last commit and for leaving the group, seconds."""
 MAX_POLL_GAP_S = 300.0
 """A member that has not polled for this long is replaced even though it still gives signs of life, seconds."""
+_RETRY_S = 0.2
 PARTITION_FETCH_BYTES = 2 * 1024 * 1024
 
 _GONE = (
@@ -52,6 +54,7 @@ class KafkaLogConsumer:
         self,
         connection: Connection,
         partitions: Sequence[TopicPartition],
+        clock: Clock,
         *,
         group: str | None,
         start: Start,
@@ -71,6 +74,10 @@ class KafkaLogConsumer:
         self._committed: dict[TopicPartition, int] = {}
         """What this member has committed of partitions that are ours."""
         self._paused: set[TopicPartition] = set()
+        self._clock = clock
+        self._patience_s = connection.config.delivery_seconds
+        self._away_since: float | None = None
+        """When polls began to fail because no broker answers."""
         self._closed = False
         self._announce = on_assign is not None
         """Whether a broadcast reader has yet to call ``on_assign``."""
@@ -112,20 +119,33 @@ class KafkaLogConsumer:
             self._on_assign(self._partitions)
         poll = partial(self._client.poll, timeout_ms=int(timeout_s * 1000), max_records=max_records)
         with self._translated("polling"):
-            if self._pump is None:
-                batches = poll()
-            else:
-                finish_join(self._client)
-                batches = self._pump.run(poll)
-                if self._member is not None and fenced(self._client):
-                    raise FencedError(
-                        f"another member of group {self._group} goes by {self._member!r} now; this one must stop"
-                    )
+            try:
+                batches = poll() if self._pump is None else self._poll_member(self._pump, poll)
+                self._away_since = None
+            except errors.RetriableError:
+                if not self._patient():
+                    raise
+                self._clock.sleep(min(timeout_s, _RETRY_S))
+                return []
         records = [_record(record) for batch in batches.values() for record in batch]
         if self._pump is not None:
             for record in records:
                 self._deliver(record)
         return records
+
+    def _poll_member(self, pump: Pump, poll: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+        finish_join(self._client)
+        batches = pump.run(poll)
+        if self._member is not None and fenced(self._client):
+            raise FencedError(f"another member of group {self._group} goes by {self._member!r} now; this one must stop")
+        return batches
+
+    def _patient(self) -> bool:
+        """Whether to go on although a poll failed with what passes: until that has lasted for too long."""
+        now = self._clock.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        return now - self._away_since <= self._patience_s
 
     def ack(self, record: Record | RecordPosition) -> None:
         mark = self._marks.get(TopicPartition(record.topic, record.partition))

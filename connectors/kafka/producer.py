@@ -8,6 +8,7 @@ it by its event's id), never out of order.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import Future
 from functools import partial
@@ -21,6 +22,8 @@ from distrl.core.contracts.bus import Headers, RecordPosition
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import BusError, DeliveryError, DistrlError
 
+STALL_S = 30.0
+"""A client that got no acknowledgement for this long, with records waiting for one, is replaced, seconds."""
 _RETRY_S = 0.5
 """Pause between attempts to open a client while the broker is away, seconds."""
 
@@ -32,8 +35,8 @@ class KafkaLogProducer:
         self._connection = connection
         self._intake = intake
         self._clock = clock
-        # Half the time for the first client, so that the second has time left to deliver.
-        self._attempt_s = connection.config.delivery_seconds / 2
+        # At most half the time for the first client, so that the second has time left to deliver.
+        self._attempt_s = min(STALL_S, connection.config.delivery_seconds / 2)
         self._tick_s = min(1.0, self._attempt_s / 4)
         self._changed = threading.Condition()
         self._pending: dict[int, Delivery] = {}
@@ -45,6 +48,8 @@ class KafkaLogProducer:
         self._progress = 0.0
         """When a record was last acknowledged, or first waited for."""
         self._broken = False
+        self._careful = False
+        """Whether the broker refused something: then records are sent again one by one, to learn which."""
         self._closing = False
         self._idle = False
         """Whether the keeper sleeps until it is told of a record."""
@@ -137,12 +142,11 @@ class KafkaLogProducer:
         self._settle(number, delivery, RecordPosition(written.topic, written.partition, written.offset))
 
     def _failed(self, number: int, delivery: Delivery, attempt: int, error: Exception) -> None:
-        if refused(error):
-            doing = f"sending to {delivery.topic!r}"
-            self._settle(number, delivery, translate(error, doing, self._connection.brokers))
-            return
+        """Runs on a client's thread. The client is of no more use, and the record gets its chance with the next one."""
         with self._changed:
             if attempt == self._attempt and number in self._pending:
+                # It may be refused only because another record in its batch was, or any record since.
+                self._careful = self._careful or refused(error)
                 self._broken = True
                 self._changed.notify_all()
 
@@ -208,6 +212,9 @@ class KafkaLogProducer:
         with self._changed:
             self._broken = False
             self._progress = self._clock.monotonic()
+        if self._careful and not self._send_one_by_one(client):
+            discard(client)
+            return False
         while True:
             with self._changed:
                 again = [(number, d) for number, d in self._pending.items() if d.attempt != self._attempt]
@@ -223,6 +230,35 @@ class KafkaLogProducer:
                 self._follow(number, delivery, future)
         discard(client)
         return False
+
+    def _send_one_by_one(self, client: Any) -> bool:
+        """Send what is pending, each record when the one before it is written; fail one that is refused though it is alone.
+        False if the client is of no more use."""
+        with self._changed:
+            pending = list(self._pending.items())
+        for number, delivery in pending:
+            with self._changed:
+                if self._closing:
+                    return False
+                if number not in self._pending:
+                    continue
+                taken = self._hand_over(client, delivery)
+            give_up = self._clock.monotonic() + self._attempt_s
+            while taken is not None and not taken.is_done:
+                self._expire()
+                if self._closing or self._clock.monotonic() > give_up:
+                    return False
+                with contextlib.suppress(KafkaError):
+                    taken.get(timeout=self._tick_s)
+            if taken is None or taken.failed():
+                if taken is not None and refused(taken.exception):
+                    doing = f"sending to {delivery.topic!r}"
+                    self._settle(number, delivery, translate(taken.exception, doing, self._connection.brokers))
+                return False
+            self._acknowledged(number, delivery, taken.value)
+        with self._changed:
+            self._careful = False
+        return True
 
     def _fail_all(self, error: BusError) -> None:
         """Nothing can be sent as things are (refused credentials): say so to every sender."""

@@ -8,6 +8,7 @@ producer as the holder: a new client takes the fence, and must not take it back 
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from distrl.core.errors import BusError, DeliveryError, DistrlError, FencedError
 
 BATCH_RECORDS = 500
 """Most records of one transaction."""
+HANG_S = 10.0
+"""A transaction that takes longer is given up, and its records written in another, seconds."""
 _RETRY_S = 0.5
 _TICK_S = 0.2
 _FENCE_S = (60.0, 900.0)
@@ -42,11 +45,14 @@ class FencedProducer:
         self._admin = admin
         self._clock = clock
         self._fence = fence
-        self._attempt_s = connection.config.delivery_seconds / 2
+        # After a crash of the broker kafka-python's transactions may hang for good; a healthy one takes a blink.
+        self._attempt_s = min(HANG_S, connection.config.delivery_seconds / 4)
         self._changed = threading.Condition()
         self._queue: deque[Delivery] = deque()
         self._current: dict[Delivery, None] = {}
         """Taken from the queue, not resolved, in order. Only the writer's thread touches it."""
+        self._careful = False
+        """Whether a record of ``_current`` was refused: then each gets a transaction of its own, to learn which."""
         self._closing = False
         self._end: DistrlError | None = None
         """Why nothing can be sent any more."""
@@ -129,6 +135,7 @@ class FencedProducer:
                     break
                 batch = [self._queue.popleft() for _ in range(min(BATCH_RECORDS, len(self._queue)))]
             self._current = dict.fromkeys(batch)
+            self._careful = False
             try:
                 self._write()
             except Exception as error:
@@ -157,6 +164,7 @@ class FencedProducer:
                 self._holder = holder(self._client)  # kafka-python may have renewed its epoch by itself
                 client, self._client = self._client, None
                 discard(client)
+                self._expire()
             except BusError as error:
                 if not error.retriable:
                     raise
@@ -171,12 +179,13 @@ class FencedProducer:
         return self._take_fence()
 
     def _transaction(self, client: Any) -> None:
-        """One transaction with all of ``_current``. Raises ``KafkaError`` when it has to be tried again."""
+        """One transaction with all of ``_current``, or with the first alone once something was refused. Raises
+        ``KafkaError`` when it has to be tried again."""
         give_up = self._clock.monotonic() + self._attempt_s
         taken: list[tuple[Delivery, Any]] = []
         try:
             client.begin_transaction()
-            for delivery in self._current:
+            for delivery in itertools.islice(self._current, 1 if self._careful else None):
                 taken.append((delivery, delivery.hand_over(client)))
             commit = begin_commit(client)
             while not commit.wait(_TICK_S * 1000):
@@ -184,18 +193,20 @@ class FencedProducer:
                 if self._closing or self._clock.monotonic() > give_up:
                     raise errors.KafkaTimeoutError("the transaction hangs")
         except KafkaError:
-            self._drop_refused(taken)
+            self._look_for_refused(taken)
             raise
         for delivery, future in taken:
             written = future.get(timeout=_TICK_S)
             self._settle(delivery, RecordPosition(written.topic, written.partition, written.offset))
 
-    def _drop_refused(self, taken: Sequence[tuple[Delivery, Any]]) -> None:
-        """A record that the broker refuses would fail the others again and again."""
-        for delivery, future in taken:
-            if future.failed() and refused(future.exception):
-                doing = f"sending to {delivery.topic!r}"
-                self._settle(delivery, translate(future.exception, doing, self._connection.brokers))
+    def _look_for_refused(self, taken: Sequence[tuple[Delivery, Any]]) -> None:
+        """A record that the broker refuses fails all others of its transaction; alone in one, it is known."""
+        failed = [(delivery, future) for delivery, future in taken if future.failed() and refused(future.exception)]
+        if failed and self._careful:
+            ((delivery, future),) = failed
+            doing = f"sending to {delivery.topic!r}"
+            self._settle(delivery, translate(future.exception, doing, self._connection.brokers))
+        self._careful = self._careful or bool(failed)
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
