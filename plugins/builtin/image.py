@@ -24,11 +24,13 @@ def rgb(screenshot: Screenshot) -> npt.NDArray[np.uint8]:
         return np.frombuffer(screenshot.data, dtype=np.uint8).reshape(expected)
     try:
         with Image.open(io.BytesIO(screenshot.data)) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+            if image.size != (
+                screenshot.width,
+                screenshot.height,
+            ):  # before it is unpacked: a small file can hold a huge image
+                raise PolicyError(
+                    f"a screenshot of {image.width} x {image.height} pixels says {screenshot.width} x {screenshot.height}"
+                )
+            return np.asarray(image.convert("RGB"))
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise PolicyError(f"a screenshot of type {screenshot.media_type} cannot be decoded: {error}") from error
-    if pixels.shape != expected:
-        raise PolicyError(
-            f"a screenshot of {pixels.shape[1]} x {pixels.shape[0]} pixels says {expected[1]} x {expected[0]}"
-        )
-    return pixels
