@@ -171,6 +171,7 @@ def run_node(
                 inline_bytes=config.store.inline_bytes,
                 cache_bytes=config.store.cache_bytes,
                 clock=clock,
+                stop=stop,
             ),
             activity=activity,
             view=view,

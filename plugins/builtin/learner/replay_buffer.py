@@ -75,7 +75,7 @@ class ReplayBuffer:
         self.evicted_by: dict[str, int] = {"stale": 0, "priority": 0, "oldest": 0}
         """Departures by reason, since the start."""
         self.withheld_total = 0
-        """Trajectories that became too old to sample, since the start."""
+        """Trajectories that became too old before they were sampled once, since the start: work that was in vain."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -149,7 +149,8 @@ class ReplayBuffer:
         for entry in self._entries.values():
             if not entry.withheld:
                 self._judge_age(entry)
-                self._weigh(entry)
+                if entry.withheld:
+                    self._weigh(entry)
 
     def sample(self, count: int, source: random.Random) -> list[Sample]:
         """Draw ``count`` trajectories, each with its probability (the total is cut into ``count`` equal parts and one is drawn in
@@ -243,7 +244,7 @@ class ReplayBuffer:
 
     def _judge_age(self, entry: Entry) -> None:
         entry.withheld = self._staleness.withheld(version=entry.experience.trajectory.version, newest=self._newest)
-        self.withheld_total += entry.withheld
+        self.withheld_total += entry.withheld and entry.samples == 0
 
     def _weigh(self, entry: Entry) -> None:
         usable = entry.experience.trajectory.steps and not entry.withheld
