@@ -27,8 +27,17 @@ from distrl.core.errors import (
     RecordTooLargeError,
 )
 
+_OVERHEAD_BYTES = 128
+"""At most what a batch of one record adds to its key, value and headers."""
+_VARINT_BYTES = 5
 _LOOK_S = 0.5
 """A waiting sender looks at the injected clock this often, seconds."""
+
+
+class _Sent(Future[RecordPosition]):
+    def cancel(self) -> bool:
+        """A sender cannot take back what may be written already."""
+        return False
 
 
 class Delivery:
@@ -70,9 +79,7 @@ class Delivery:
         """Reading of ``Clock.monotonic`` at which it has failed."""
         self.attempt = 0
         """Number of the client that it was last handed to; 0 before the first."""
-        self.future: Future[RecordPosition] = Future()
-        # A sender cannot take back what may be written already.
-        self.future.set_running_or_notify_cancel()
+        self.future: Future[RecordPosition] = _Sent()
 
     def hand_over(self, client: Any) -> Any:
         """Give it to a ``KafkaProducer``; returns that one's future."""
@@ -98,7 +105,7 @@ class Intake:
         self._room = threading.Condition()
         self._records = 0
         self._bytes = 0
-        self._unresolved = 0
+        self._waiting = 0
 
     def admit(
         self,
@@ -117,8 +124,12 @@ class Intake:
             )
         elif not 0 <= partition < known.partitions:
             raise BusError(f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {partition}")
-        size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, list(headers)))
         limit = min(known.max_record_bytes, REQUEST_BYTES)
+        size = _OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        if headers:
+            size += sum(2 * _VARINT_BYTES + len(name.encode()) + len(data) for name, data in headers)
+        if size > limit:
+            size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, list(headers)))
         if size > limit:
             raise RecordTooLargeError(
                 f"a record of {size} bytes does not fit into topic {topic!r} ({limit} bytes); put large artefacts into the store"
@@ -129,18 +140,19 @@ class Intake:
         return Delivery(topic, partition, key, value, headers, stamp, size, now + self._config.delivery_seconds)
 
     def resolve(self, delivery: Delivery, outcome: RecordPosition | DistrlError) -> None:
-        """Make room and tell the sender. Call it once a delivery, holding no lock: the sender's callbacks run here."""
-        with self._room:
-            self._records -= 1
-            self._bytes -= delivery.size
-            self._room.notify_all()
+        """Tell the sender and make room. Call it once a delivery, holding no lock: the sender's callbacks run here."""
         if isinstance(outcome, RecordPosition):
             delivery.future.set_result(outcome)
         else:
             delivery.future.set_exception(outcome)
+        config = self._config
         with self._room:
-            self._unresolved -= 1
-            self._room.notify_all()
+            self._records -= 1
+            self._bytes -= delivery.size
+            # A sender that waits is woken for half of the room, not for every record: a batch is acknowledged at once.
+            half = 2 * self._records <= config.in_flight_records and 2 * self._bytes <= config.in_flight_bytes
+            if self._waiting and half:
+                self._room.notify_all()
 
     def expired(self, delivery: Delivery) -> DeliveryError:
         """What to resolve a delivery with when its time is over."""
@@ -153,11 +165,11 @@ class Intake:
         """Wait until everything is resolved. Raises ``DeliveryError`` when time runs out."""
         deadline = self._clock.monotonic() + timeout_s
         with self._room:
-            while self._unresolved:
+            while self._records:
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
-                    raise DeliveryError(f"{self._unresolved} records are not acknowledged after {timeout_s:g} s")
-                self._room.wait(min(left, _LOOK_S))
+                    raise DeliveryError(f"{self._records} records are not acknowledged after {timeout_s:g} s")
+                self._wait(left)
 
     def _wait_for_room(self, size: int) -> None:
         config = self._config
@@ -173,7 +185,14 @@ class Intake:
                         f"{self._records} records ({self._bytes} bytes) are in flight and none was acknowledged "
                         f"within {config.send_seconds:g} s (bus.send_seconds); the broker is slow or gone"
                     )
-                self._room.wait(min(left, _LOOK_S))
+                self._wait(left)
             self._records += 1
             self._bytes += size
-            self._unresolved += 1
+
+    def _wait(self, left_s: float) -> None:
+        """Until somebody makes room, for a while; holds the lock before and after."""
+        self._waiting += 1
+        try:
+            self._room.wait(min(left_s, _LOOK_S))
+        finally:
+            self._waiting -= 1

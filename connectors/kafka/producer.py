@@ -101,10 +101,9 @@ class KafkaLogProducer:
                 self._closing = True
                 self._changed.notify_all()
                 client, self._client = self._client, None
-                left = list(self._pending.values())
-                self._pending.clear()
-            for delivery in left:
-                self._intake.resolve(delivery, DeliveryError("the producer was closed before the broker acknowledged"))
+            for number, delivery in list(self._pending.items()):
+                closed = DeliveryError("the producer was closed before the broker acknowledged")
+                self._settle(number, delivery, closed)
             if client is not None:
                 discard(client)
             if self._keeper.ident is not None:
@@ -151,10 +150,10 @@ class KafkaLogProducer:
                 self._changed.notify_all()
 
     def _settle(self, number: int, delivery: Delivery, outcome: RecordPosition | DistrlError) -> None:
-        with self._changed:
-            if self._pending.pop(number, None) is None:
-                return
-            self._progress = self._clock.monotonic()
+        # Without the lock, which senders hold: once a record, it would cost a change of threads each time.
+        if self._pending.pop(number, None) is None:
+            return
+        self._progress = self._clock.monotonic()
         self._intake.resolve(delivery, outcome)
 
     # --- the keeper -------------------------------------------------------------------------------
@@ -190,9 +189,9 @@ class KafkaLogProducer:
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
-        with self._changed:
-            late = [(number, delivery) for number, delivery in self._pending.items() if delivery.deadline <= now]
-        for number, delivery in late:
+        for number, delivery in list(self._pending.items()):
+            if delivery.deadline > now:
+                break  # all have the same time, so the rest has more left
             self._settle(number, delivery, self._intake.expired(delivery))
 
     def _replace(self) -> bool:
@@ -217,7 +216,7 @@ class KafkaLogProducer:
             return False
         while True:
             with self._changed:
-                again = [(number, d) for number, d in self._pending.items() if d.attempt != self._attempt]
+                again = [(number, d) for number, d in list(self._pending.items()) if d.attempt != self._attempt]
                 if self._closing:
                     break
                 if not again:
@@ -234,9 +233,7 @@ class KafkaLogProducer:
     def _send_one_by_one(self, client: Any) -> bool:
         """Send what is pending, each record when the one before it is written; fail one that is refused though it is alone.
         False if the client is of no more use."""
-        with self._changed:
-            pending = list(self._pending.items())
-        for number, delivery in pending:
+        for number, delivery in list(self._pending.items()):
             with self._changed:
                 if self._closing:
                     return False
@@ -262,7 +259,5 @@ class KafkaLogProducer:
 
     def _fail_all(self, error: BusError) -> None:
         """Nothing can be sent as things are (refused credentials): say so to every sender."""
-        with self._changed:
-            pending = list(self._pending.items())
-        for number, delivery in pending:
+        for number, delivery in list(self._pending.items()):
             self._settle(number, delivery, type(error)(error.message))
