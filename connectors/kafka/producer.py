@@ -40,7 +40,10 @@ class KafkaLogProducer:
         self._tick_s = min(1.0, self._attempt_s / 4)
         self._changed = threading.Condition()
         self._pending: dict[int, Delivery] = {}
-        """In the order of sending; a record leaves when it is acknowledged or has failed."""
+        """In the order of sending; a record leaves when it is acknowledged or has failed. Changed under ``_table``."""
+        self._table = threading.Lock()
+        """Of its own, held for a moment only: senders hold ``_changed`` for long, and an acknowledgement that waited for
+        them would cost a change of threads each time."""
         self._sent = 0
         self._client: Any = None
         """Takes new records; ``None`` while the keeper opens one and sends again what is pending."""
@@ -76,7 +79,8 @@ class KafkaLogProducer:
                     self._progress = self._clock.monotonic()
                 if self._idle:
                     self._changed.notify_all()
-                self._pending[number] = delivery
+                with self._table:
+                    self._pending[number] = delivery
                 if self._keeper.ident is None:
                     self._keeper.start()
                 if self._client is not None:
@@ -101,7 +105,7 @@ class KafkaLogProducer:
                 self._closing = True
                 self._changed.notify_all()
                 client, self._client = self._client, None
-            for number, delivery in list(self._pending.items()):
+            for number, delivery in self._waiting():
                 closed = DeliveryError("the producer was closed before the broker acknowledged")
                 self._settle(number, delivery, closed)
             if client is not None:
@@ -150,11 +154,16 @@ class KafkaLogProducer:
                 self._changed.notify_all()
 
     def _settle(self, number: int, delivery: Delivery, outcome: RecordPosition | DistrlError) -> None:
-        # Without the lock, which senders hold: once a record, it would cost a change of threads each time.
-        if self._pending.pop(number, None) is None:
-            return
+        with self._table:
+            if self._pending.pop(number, None) is None:
+                return
         self._progress = self._clock.monotonic()
         self._intake.resolve(delivery, outcome)
+
+    def _waiting(self) -> list[tuple[int, Delivery]]:
+        """All that is pending, in order."""
+        with self._table:
+            return list(self._pending.items())
 
     # --- the keeper -------------------------------------------------------------------------------
 
@@ -189,7 +198,7 @@ class KafkaLogProducer:
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
-        for number, delivery in list(self._pending.items()):
+        for number, delivery in self._waiting():
             if delivery.deadline > now:
                 break  # all have the same time, so the rest has more left
             self._settle(number, delivery, self._intake.expired(delivery))
@@ -216,7 +225,7 @@ class KafkaLogProducer:
             return False
         while True:
             with self._changed:
-                again = [(number, d) for number, d in list(self._pending.items()) if d.attempt != self._attempt]
+                again = [(number, d) for number, d in self._waiting() if d.attempt != self._attempt]
                 if self._closing:
                     break
                 if not again:
@@ -233,7 +242,7 @@ class KafkaLogProducer:
     def _send_one_by_one(self, client: Any) -> bool:
         """Send what is pending, each record when the one before it is written; fail one that is refused though it is alone.
         False if the client is of no more use."""
-        for number, delivery in list(self._pending.items()):
+        for number, delivery in self._waiting():
             with self._changed:
                 if self._closing:
                     return False
@@ -259,5 +268,5 @@ class KafkaLogProducer:
 
     def _fail_all(self, error: BusError) -> None:
         """Nothing can be sent as things are (refused credentials): say so to every sender."""
-        for number, delivery in list(self._pending.items()):
+        for number, delivery in self._waiting():
             self._settle(number, delivery, type(error)(error.message))
