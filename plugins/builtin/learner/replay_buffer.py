@@ -147,10 +147,8 @@ class ReplayBuffer:
         """The learner's newest version is now this: what has become too old is withheld from now on."""
         self._newest = newest
         for entry in self._entries.values():
-            if not entry.withheld:
-                self._judge_age(entry)
-                if entry.withheld:
-                    self._weigh(entry)
+            if not entry.withheld and self._judge_age(entry):
+                self._weigh(entry)
 
     def sample(self, count: int, source: random.Random) -> list[Sample]:
         """Draw ``count`` trajectories, each with its probability (the total is cut into ``count`` equal parts and one is drawn in
@@ -242,9 +240,11 @@ class ReplayBuffer:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _judge_age(self, entry: Entry) -> None:
+    def _judge_age(self, entry: Entry) -> bool:
+        """Note whether an entry is too old to be sampled, and return it."""
         entry.withheld = self._staleness.withheld(version=entry.experience.trajectory.version, newest=self._newest)
         self.withheld_total += entry.withheld and entry.samples == 0
+        return entry.withheld
 
     def _weigh(self, entry: Entry) -> None:
         usable = entry.experience.trajectory.steps and not entry.withheld
