@@ -11,7 +11,7 @@ from distrl.core.contracts.bus import Consumer, Record
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Event
 from distrl.core.contracts.metric import HANDLED, LAG
-from distrl.core.errors import DistrlError, InvalidEventError
+from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.event_writer import EventWriter
 
@@ -75,8 +75,12 @@ class EventReader:
         if now < self._lag_due:
             return
         self._lag_due = now + 2.0
+        try:
+            lags = self.consumer.lag()
+        except BusUnavailableError:
+            return  # an observation only: what matters about an outage shows in poll
         totals: dict[str, int] = {}
-        for partition, lag in self.consumer.lag().items():
+        for partition, lag in lags.items():
             totals[partition.topic] = totals.get(partition.topic, 0) + lag
         for topic, lag in totals.items():
             self._activity.gauge(LAG + topic.rpartition(".")[2], lag)

@@ -7,6 +7,7 @@ highest; the epoch grows with every start, and the fence lets only the newest le
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -19,7 +20,7 @@ from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Traj
 from distrl.core.contracts.metric import DUPLICATES, LEARNER, UNJUDGED
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.role import Experience, Learner, Numbers, UpdateResult, Wanted
-from distrl.core.errors import DistrlError, InvalidEventError, SplitViolationError, StoreError
+from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, SplitViolationError, StoreError
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
@@ -304,7 +305,8 @@ class LearnerLoop:
         unread = 0
         if consumer is not None:
             trajectories = self._node.topic("trajectories")
-            unread = sum(lag for partition, lag in consumer.lag().items() if partition.topic == trajectories)
+            with contextlib.suppress(BusUnavailableError):  # then unknown: pacing errs towards collecting
+                unread = sum(lag for partition, lag in consumer.lag().items() if partition.topic == trajectories)
         return self._join.waiting + unread
 
     def _collectors(self) -> Sequence[object]:

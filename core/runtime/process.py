@@ -37,6 +37,8 @@ class NodeProcess:
     """Where its standard output and error go."""
     environment: Mapping[str, str]
     clock: Clock
+    patience_s: float
+    """How long a node that has run well before may fail to start because a service is away."""
     once: bool = False
     """Its orderly end is the end: a demonstrator."""
     restarts: int = 0
@@ -46,6 +48,8 @@ class NodeProcess:
     _started: float = 0.0
     _deaths: int = 0
     _due: float = 0.0
+    _stable_until: float | None = None
+    """When it was last seen to have run well; ``None`` if never."""
 
     @property
     def pid(self) -> int | None:
@@ -113,14 +117,23 @@ class NodeProcess:
                 os.kill(self._process.pid, number)
 
     def _died(self, code: int, *, lived: float) -> None:
-        self._deaths = 1 if lived >= STABLE_S else self._deaths + 1
+        now = self.clock.monotonic()
+        if lived >= STABLE_S:
+            self._deaths = 0
+            self._stable_until = now
+        self._deaths += 1
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         last = self.last_line()
         log.warning("a node ended", ended=self.node_id, how=how, last=last, deaths=self._deaths)
         if code == ConfigError.exit_code:
             raise ConfigError(f"{self.node_id} cannot start: {last}")
-        if code == MissingServiceError.exit_code and self._deaths >= DEATHS_IN_A_ROW:
-            raise MissingServiceError(f"{self.node_id} cannot start: {last}")
+        if code == MissingServiceError.exit_code:
+            # A service that was there and is away may come back; one that never was will not.
+            if self._stable_until is not None and now - self._stable_until < self.patience_s:
+                return
+            if self._deaths >= DEATHS_IN_A_ROW:
+                raise MissingServiceError(f"{self.node_id} cannot start: {last}")
+            return
         if self._deaths >= DEATHS_IN_A_ROW:
             raise RunFailedError(
                 f"{self.node_id} died {self._deaths} times in a row ({how}): {last}; see {self.output}"

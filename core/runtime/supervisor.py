@@ -27,7 +27,7 @@ from distrl.core.contracts.bus import Bus
 from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Role
 from distrl.core.contracts.store import BlobStore
-from distrl.core.errors import RunFailedError
+from distrl.core.errors import DistrlError, RunFailedError
 from distrl.core.runtime.log import configure_logging
 from distrl.core.runtime.node import SUPERVISOR_PID
 from distrl.core.runtime.process import NodeProcess
@@ -37,6 +37,7 @@ from distrl.core.runtime.report import write_report
 from distrl.core.runtime.summary import Summary, make_summary, write_summary
 from distrl.core.runtime.tail import RunTail
 from distrl.core.runtime.topic import declared_topics
+from distrl.core.runtime.watchdog import Watchdog
 from distrl.plugins.manager import load_plugins
 
 log = structlog.get_logger(__name__)
@@ -109,6 +110,9 @@ class Supervisor:
         self._tail = RunTail(bus, Codec(), config.run.name, evaluator=config.training_evaluator)
         stack.callback(self._tail.close)
         self._history = self._tail.history
+        self._behind = True
+        """Whether the log held more than was read, at the last look."""
+        self._watchdog = Watchdog(clock, bound_s=config.run.watchdog_seconds)
         self._earlier_seconds = _earlier_seconds(self._directory / "summary.json")
         environment = child_environment(config)
         config_file = self._directory / "config.toml"
@@ -121,6 +125,7 @@ class Supervisor:
                 output=self._directory / "logs" / f"{name}.out",
                 environment=environment,
                 clock=clock,
+                patience_s=config.run.watchdog_seconds,
                 once=once,
             )
 
@@ -197,7 +202,7 @@ class Supervisor:
         while not self._stop.is_set():
             self._tick(watch=[*self._learner, *self._judges])
             total = self._history.total
-            if total.collected == total.evaluated == total.ingested and not self._tail.behind():
+            if total.collected == total.evaluated == total.ingested and not self._behind:
                 return True
             state = (total, self._history.dead_letters, self._history.unjudged)
             if state != former:
@@ -247,7 +252,7 @@ class Supervisor:
             process.ask_to_stop()
         deadline = self._clock.monotonic() + self._config.collector.stop_seconds + STOP_S
         while any(process.running for process in self.nodes) and self._clock.monotonic() < deadline:
-            self._tail.catch_up(limit=2000)
+            self._observe(limit=2000)
             self._tell(1.0)
             self._clock.sleep(TICK_S)
         for process in self.nodes:
@@ -316,9 +321,23 @@ class Supervisor:
     # --- telling ----------------------------------------------------------------------------
 
     def _tick(self, *, watch: Sequence[NodeProcess]) -> None:
-        self._tail.catch_up(limit=5000)
+        self._observe(limit=5000)
         for process in watch:
             process.watch()
+
+    def _observe(self, *, limit: int) -> None:
+        """Take in what the log has. A log that is away for a while is the nodes' business: they keep their work and go on."""
+        try:
+            self._tail.catch_up(limit=limit)
+            self._behind = self._tail.behind()
+        except DistrlError as error:
+            if not error.retriable:
+                raise
+            self._behind = True
+            missing = f"the log does not answer: {error.message}"
+            self._watchdog.hungry(lambda: missing)
+        else:
+            self._watchdog.fed()
 
     def _tell(self, spent: float | None) -> None:
         history = self._history
