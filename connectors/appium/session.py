@@ -65,7 +65,7 @@ class Session:
         """Seconds until the deadline. Raises ``DeviceTimeoutError`` when there are none."""
         seconds = self.deadline - self._clock.monotonic()
         if seconds <= 0:
-            raise DeviceTimeoutError(f"the device behind {self._server} did not answer in time")
+            raise DeviceTimeoutError(f"the device behind {shown(self._server)} did not answer in time")
         return seconds
 
     def open(self, url: str) -> None:
@@ -86,9 +86,9 @@ class Session:
         try:
             png = base64.b64decode(data, validate=True)
         except (TypeError, ValueError) as error:
-            raise DeviceLostError(f"the screenshot from {self._server} is not base64") from error
+            raise DeviceLostError(f"the screenshot from {shown(self._server)} is not base64") from error
         if not png.startswith(PNG) or len(png) < 24:
-            raise DeviceLostError(f"the screenshot from {self._server} is not a PNG file ({len(png)} bytes)")
+            raise DeviceLostError(f"the screenshot from {shown(self._server)} is not a PNG file ({len(png)} bytes)")
         return png
 
     def source(self) -> str:
@@ -112,20 +112,28 @@ class Session:
         try:
             yield
         except TimeoutException as error:
-            raise DeviceTimeoutError(f"could not {what} on {self._server}: {_first_line(error)}") from error
+            raise DeviceTimeoutError(f"could not {what} on {shown(self._server)}: {_first_line(error)}") from error
         except WebDriverException as error:
-            raise DeviceLostError(f"could not {what} on {self._server}: {_first_line(error)}") from error
+            raise DeviceLostError(f"could not {what} on {shown(self._server)}: {_first_line(error)}") from error
         except (HTTPError, OSError) as error:
             if _timed_out(error):
                 raise DeviceTimeoutError(
-                    f"could not {what} on {self._server}: no answer within {limit:.1f} s"
+                    f"could not {what} on {shown(self._server)}: no answer within {limit:.1f} s"
                 ) from error
             raise DeviceLostError(
-                f"could not {what}: the Appium server at {self._server} is gone or not started ({error})"
+                f"could not {what}: the Appium server at {shown(self._server)} is gone or not started ({error})"
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             # The client indexes into whatever JSON it got: an answer that is no WebDriver answer shows as one of these.
-            raise DeviceLostError(f"could not {what}: {self._server} gave no WebDriver answer ({error!r})") from error
+            raise DeviceLostError(
+                f"could not {what}: {shown(self._server)} gave no WebDriver answer ({error!r})"
+            ) from error
+
+
+def shown(server: str) -> str:
+    """A server's URL as it may stand in messages and logs: without the user and password that it may carry."""
+    parts = urlsplit(server)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def server_status(server: str, seconds: float) -> None:
@@ -137,12 +145,14 @@ def server_status(server: str, seconds: float) -> None:
             ready = connection.execute("getStatus", {})["value"]["ready"]  # type: ignore[no-untyped-call]
         except (HTTPError, OSError) as error:
             if _timed_out(error):
-                raise DeviceTimeoutError(f"the Appium server at {server} does not answer in {seconds:.1f} s") from error
-            raise DeviceLostError(f"no Appium server answers at {server}: start one ({error})") from error
+                raise DeviceTimeoutError(
+                    f"the Appium server at {shown(server)} does not answer in {seconds:.1f} s"
+                ) from error
+            raise DeviceLostError(f"no Appium server answers at {shown(server)}: start one ({error})") from error
         except (WebDriverException, ValueError, KeyError, TypeError) as error:
-            raise DeviceLostError(f"what answers at {server} is no Appium server ({error!r})") from error
+            raise DeviceLostError(f"what answers at {shown(server)} is no Appium server ({error!r})") from error
         if ready is not True:
-            raise DeviceLostError(f"the Appium server at {server} takes no sessions now")
+            raise DeviceLostError(f"the Appium server at {shown(server)} takes no sessions now")
 
 
 def _client_config(server: str) -> AppiumClientConfig:

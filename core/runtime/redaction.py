@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 HIDDEN = "**********"
+_USER_OF_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^/?#\s]*@")
 _SECRET = re.compile(r"(?i)passw|secret|credential|private_?key|api_?key|access_?key|auth_?token|access_?token|bearer")
 
 
@@ -24,4 +25,6 @@ def _inside(value: Any) -> Any:
         return redact(value)
     if isinstance(value, list | tuple):
         return [_inside(item) for item in value]
+    if isinstance(value, str):
+        return _USER_OF_URL.sub(rf"\1{HIDDEN}@", value)
     return value

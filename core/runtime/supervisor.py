@@ -416,12 +416,18 @@ def child_environment(config: Config) -> dict[str, str]:
 
 
 def _write_config(config: Config, path: Path, plugin_files: Sequence[Path]) -> None:
-    """The configuration as used, without secrets and with absolute plugin files, for the nodes and for people."""
+    """The configuration as used, with absolute plugin files, for the nodes and for people.
+
+    The secrets of ``[bus]`` and ``[store]`` are left out. A plugin's options stand as they were given, since nodes read them
+    here, so the file is its owner's alone.
+    """
     table: dict[str, Any] = config.model_dump(
         mode="json", exclude_none=True, exclude={"bus": {"password"}, "store": {"secret_key", "access_key"}}
     )
     table["run"]["plugins"] = [str(file.resolve()) for file in (*config.run.plugins, *plugin_files)]
     temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    temporary.touch(mode=0o600)
     temporary.write_text(tomli_w.dumps(table), encoding="utf-8")
     temporary.replace(path)
 

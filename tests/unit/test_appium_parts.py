@@ -104,3 +104,10 @@ def test_registering_needs_no_client() -> None:
     check = f"{imports}; import sys; print(sorted({{'appium', 'selenium', 'miniwob'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_server_is_named_without_its_user() -> None:
+    from distrl.connectors.appium.session import shown
+
+    assert shown("https://me:T0PSECRET@farm.example:443/wd/hub") == "https://farm.example:443/wd/hub"
+    assert shown("http://127.0.0.1:4723") == "http://127.0.0.1:4723"

@@ -172,3 +172,11 @@ def test_ticks_are_round_and_inside() -> None:
         found = ticks(low, high)
         assert 2 <= len(found) <= 12
         assert all(low - 1e-9 <= value <= high * (1 + 1e-9) for value in found)
+
+
+def test_a_user_in_an_address_is_hidden() -> None:
+    table = {"servers": ["http://me:T0PSECRET@farm.example:4723/wd/hub?a=1", "http://127.0.0.1:4723"]}
+    shown = redact({"device": {"options": table}})
+    assert "T0PSECRET" not in str(shown)
+    assert shown["device"]["options"]["servers"][0].endswith("@farm.example:4723/wd/hub?a=1")
+    assert shown["device"]["options"]["servers"][1] == "http://127.0.0.1:4723"
