@@ -15,12 +15,12 @@ from typing import Literal
 import structlog
 
 from distrl.core.codec import derived_id
-from distrl.core.contracts.bus import Consumer, RecordPosition, Start, TopicPartition
+from distrl.core.contracts.bus import Consumer, RecordPosition, TopicPartition
 from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Trajectory
 from distrl.core.contracts.metric import DUPLICATES, LEARNER, UNJUDGED
 from distrl.core.contracts.policy import TrainablePolicy
-from distrl.core.contracts.role import Experience, Learner, Numbers, UpdateResult, Wanted
-from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, SplitViolationError, StoreError
+from distrl.core.contracts.role import Learner, Numbers, UpdateResult, Wanted
+from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, SplitViolationError
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
@@ -28,7 +28,7 @@ from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.pacer import Pacer
-from distrl.core.runtime.scan import scan
+from distrl.core.runtime.restore import read_back, verify_artefacts
 from distrl.core.runtime.seen import Seen
 from distrl.core.runtime.watchdog import Watchdog
 from distrl.core.runtime.weights import WeightsPublisher, newest_weights
@@ -219,7 +219,7 @@ class LearnerLoop:
             trajectory, record = pair.experience.trajectory, pair.record
             if self._seen.add(trajectory.trajectory_id):
                 try:
-                    self._verify(trajectory)
+                    verify_artefacts(trajectory, self._node.artefacts)
                     self._learner.ingest([pair.experience])
                 except DistrlError as error:
                     self._seen.discard(trajectory.trajectory_id)
@@ -237,23 +237,6 @@ class LearnerLoop:
         self._pacer.arrived(policy)
         self._watchdog.fed()
         self._writer.send_all([*events, *self._evictions()])
-
-    def _is_intact(self, trajectory: Trajectory) -> bool:
-        try:
-            self._verify(trajectory)
-        except StoreError as error:
-            if is_retriable(error):
-                raise
-            log.error("left out of the buffer", trajectory=trajectory.trajectory_id, error=str(error))
-            return False
-        return True
-
-    def _verify(self, trajectory: Trajectory) -> None:
-        """Read what the trajectory refers to, so that a broken artefact is found before it is sampled."""
-        for step in trajectory.steps:
-            for blob in (step.observation.screenshot, step.observation.ui_tree):
-                if blob is not None:
-                    self._node.artefacts.read(blob)
 
     # --- learning ---------------------------------------------------------------------------
 
@@ -409,7 +392,7 @@ class LearnerLoop:
     def _restore(self, checkpoint: Checkpoint) -> None:
         node = self._node
         covered = checkpoint.covered
-        experiences = self._read_back(covered)
+        experiences = read_back(covered, self._join, node.bus, node.codec, node.artefacts, node.topic)
         directory = node.work_dir / "restored"
         self._checkpoints.fetch(checkpoint, directory)
         self._learner.restore(directory, experiences)
@@ -425,31 +408,3 @@ class LearnerLoop:
             buffer=len(known),
             lost=len(covered.buffer) - len(known),
         )
-
-    def _read_back(self, covered: Covered) -> list[Experience]:
-        """The buffer's trajectories with their verdicts, from the log. What retention has taken is missing."""
-        node = self._node
-        if not covered.buffer:
-            return []
-        with node.bus.consumer([node.topic("rewards")], start=Start.earliest()) as consumer:
-            for _, event in scan(consumer, node.codec):
-                if isinstance(event, Reward) and event.trajectory_id in covered.buffer:
-                    self._join.reward(event)
-        first: dict[TopicPartition, int] = {}
-        last: dict[TopicPartition, int] = {}
-        for topic, partition, offset in covered.buffer.values():
-            place = TopicPartition(topic, partition)
-            first[place] = min(first.get(place, offset), offset)
-            last[place] = max(last.get(place, -1), offset + 1)
-        experiences: dict[str, Experience] = {}
-        with node.bus.consumer([node.topic("trajectories")], start=Start.at_offsets(first)) as consumer:
-            ends = consumer.end_offsets()
-            until = {partition: min(end, ends[partition]) for partition, end in last.items()}
-            consumer.pause(partition for partition in ends if partition not in first)
-            for record, event in scan(consumer, node.codec, until):
-                if isinstance(event, Trajectory) and event.trajectory_id in covered.buffer:
-                    pair = self._join.trajectory(event, record)
-                    if pair is not None and self._is_intact(event):
-                        experiences[event.trajectory_id] = pair.experience
-        self._join.forget(first)
-        return list(experiences.values())
