@@ -35,7 +35,7 @@ demo: setup
 prepare-test: python
 	@$(PYTHON) tools/prepare.py test
 
-lint:
+lint: prepare-test
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy

@@ -1,6 +1,6 @@
 """Which partition a key belongs to, as Kafka's default partitioner decides it.
 
-Called by the embedded log, so that a run recorded on one log and copied to the other keeps its keys where they were.
+Called by both logs, so that a run recorded on one log and copied to the other keeps its keys where they were.
 Source: ``org.apache.kafka.common.utils.Utils.murmur2`` of Apache Kafka (32-bit MurmurHash2, seed 0x9747b28c).
 """
 

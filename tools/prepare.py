@@ -68,10 +68,13 @@ def prepare_packages(what: str) -> None:
     installed = STAMP.read_text().split() if STAMP.exists() else []
     if any(installed == [name, digest(name)] for name in SERVES[what]):
         return
-    if not PYTHON.exists():
+    if not STAMP.exists() and not has_pip():
+        # Python makes bin/python before pip: what an interrupted or failed start has left is no environment.
+        shutil.rmtree(VENV, ignore_errors=True)
         try:
             run(sys.executable, "-m", "venv", VENV)
         except subprocess.CalledProcessError:
+            shutil.rmtree(VENV, ignore_errors=True)
             stop("this Python cannot make an environment", "apt-get install -y python3-venv")
     STAMP.unlink(missing_ok=True)
     run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV)
@@ -79,6 +82,11 @@ def prepare_packages(what: str) -> None:
     run(*uv, "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCKS[what])
     run(*uv, "install", "--quiet", "--python", PYTHON, "--no-deps", "--no-build-isolation", "--editable", ROOT)
     STAMP.write_text(f"{what} {digest(what)}\n")
+
+
+def has_pip() -> bool:
+    """Whether the environment is there and whole enough to install into."""
+    return PYTHON.exists() and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0
 
 
 def digest(what: str) -> str:

@@ -171,10 +171,8 @@ class Catalogue:
                 self.database.execute("DELETE FROM claims WHERE topic = ?", (name,))
                 self.database.execute("DELETE FROM offsets WHERE topic = ?", (name,))
             folder = self.path(topic, 0).parent
-            for path in sorted(folder.glob("*")):
-                path.unlink(missing_ok=True)
-            if folder.exists():
-                folder.rmdir()
+            # A reader that has a file open may put a `-wal` beside it even now; what stays is swept when the name is used again.
+            shutil.rmtree(folder, ignore_errors=True)
 
     def path(self, topic: Topic, index: int) -> Path:
         """The file of one partition. The number makes it unique where letter case makes no difference."""

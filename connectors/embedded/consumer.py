@@ -177,7 +177,7 @@ class EmbeddedConsumer:
             case "time":
                 return partition.at_time(self._start.time_ms)
             case "offsets":
-                return self._start.offsets.get(name, 0)
+                return min(self._start.offsets.get(name, 0), partition.end())
             case "earliest":
                 return partition.begin()
 
@@ -238,7 +238,9 @@ class EmbeddedConsumer:
         return frozenset(self._paused)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._reader(partition).seek(offset)
+        reader = self._reader(partition)
+        # Beyond the end there is nothing to wait for: records that come would be passed over in silence.
+        reader.seek(min(offset, reader.partition.end()))
 
     def position(self, partition: TopicPartition) -> int:
         return self._reader(partition).mark.position

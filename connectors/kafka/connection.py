@@ -141,6 +141,8 @@ class Connection:
             "reconnect_backoff_max_ms": 1000,
         }
         if config.ca_file is not None:
+            if not config.ca_file.is_file():
+                raise ConfigError(f"bus.ca_file: there is no file {config.ca_file}")
             settings["ssl_cafile"] = str(config.ca_file)
         if config.security_protocol.startswith("SASL"):
             settings["sasl_mechanism"] = config.sasl_mechanism

@@ -191,6 +191,10 @@ class KafkaLogConsumer:
         self._mine([partition])
         if offset < 0:
             raise BusError(f"cannot seek to offset {offset} of {partition.topic!r}")
+        # Beyond the end kafka-python would go back to the first record.
+        self._seek(partition, min(offset, self._offsets(self._client.end_offsets, [partition])[partition]))
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
         self._client.seek(KafkaTopicPartition(*partition), offset)
         if self._group is not None:
             self._marks.setdefault(partition, LowWater(offset)).seek(offset)
@@ -284,6 +288,9 @@ class KafkaLogConsumer:
         self._client.pause(*_theirs(self._paused))
         if self._start.kind != "earliest":
             self._go_to_start([partition for partition in partitions if self.committed(partition) is None])
+        if self._start.kind == "latest":
+            # Said to the group at once: if this member dies, its successor must not start later than it did.
+            self.commit()
         if self._on_assign is not None and partitions:
             self._on_assign(partitions)
 
@@ -302,7 +309,7 @@ class KafkaLogConsumer:
             # Beyond the end there is nothing to seek to, and kafka-python would go back to the first record.
             starts = {p: min(wanted[p], ends[p]) for p in partitions if p in wanted}
         for partition, offset in starts.items():
-            self.seek(partition, offset)
+            self._seek(partition, offset)
 
     def _deliver(self, record: Record) -> None:
         mark = self._marks.get(record.topic_partition)

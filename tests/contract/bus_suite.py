@@ -203,10 +203,11 @@ class BusContract:
         with contextlib.ExitStack() as stack:
 
             def start(
-                topic: str, group: str, *, member: str = "", wanted: int, acked: int
+                topic: str, group: str, *, member: str = "", wanted: int, acked: int, session_seconds: float = 3.0
             ) -> tuple[subprocess.Popen[str], list[int]]:
                 packages = str(Path(distrl.__file__).parents[1])
-                arguments = [bus_config.model_dump_json(), topic, group, member, str(wanted), str(acked)]
+                config = bus_config.model_copy(update={"session_seconds": session_seconds})
+                arguments = [config.model_dump_json(), topic, group, member, str(wanted), str(acked)]
                 process = stack.enter_context(
                     subprocess.Popen(
                         [sys.executable, "-c", CHILD, *arguments],
@@ -397,7 +398,7 @@ class BusContract:
         self, bus_factory: BusFactory, topics: TopicFactory, stall: Stall
     ) -> None:
         topic = topics()
-        with bus_factory(delivery_seconds=1.0).producer() as producer:
+        with bus_factory(delivery_seconds=6.0).producer() as producer:
             producer.send(topic, b"first").result(WAIT_S)
             with stall():
                 error = producer.send(topic, b"late").exception(WAIT_S)
@@ -741,12 +742,36 @@ class BusContract:
             records = collect(consumer, 6)
             assert {record.partition for record in records} == {0, 1}
 
+    def test_successor_of_a_latest_reader_starts_where_that_started(
+        self, bus: Bus, bus_factory: BusFactory, producer: Producer, topics: TopicFactory, group: str
+    ) -> None:
+        topic = topics()
+        send_all(producer, topic, [b"before"])
+        hung = bus.consumer([topic], group=group, start=Start.latest(), member="a")
+        poll_until([hung], lambda: len(hung.assignment()) == 1)
+        send_all(producer, topic, [b"after"])
+        with bus_factory().consumer([topic], group=group, start=Start.latest(), member="a") as successor:
+            assert [record.value for record in collect(successor, 1)] == [b"after"]
+
+    def test_nothing_is_skipped_after_a_seek_or_start_beyond_the_end(
+        self, bus: Bus, producer: Producer, topics: TopicFactory
+    ) -> None:
+        topic = topics()
+        beyond = {TopicPartition(topic, 0): 100}
+        send_all(producer, topic, [b"old"])
+        with bus.consumer([topic], start=Start.at_offsets(beyond)) as started, bus.consumer([topic]) as sought:
+            assert started.poll(0.2) == []
+            sought.seek(TopicPartition(topic, 0), 100)
+            send_all(producer, topic, [b"new"])
+            assert [record.value for record in collect(started, 1)] == [b"new"]
+            assert [record.value for record in collect(sought, 1)] == [b"new"]
+
     def test_static_member_keeps_its_partitions_over_a_restart(
         self, bus_factory: BusFactory, topics: TopicFactory, group: str, child: Callable[..., Any]
     ) -> None:
         topic = topics(2)
         revoked: list[TopicPartition] = []
-        process, _ = child(topic, group, member="a", wanted=0, acked=0)
+        process, _ = child(topic, group, member="a", wanted=0, acked=0, session_seconds=30.0)
         with bus_factory(session_seconds=30.0).consumer(
             [topic], group=group, member="b", on_revoke=revoked.extend
         ) as stays:
@@ -882,15 +907,17 @@ class BusContract:
             assert consumer.beginning_offsets() == {zero: 3, one: 0}
             assert consumer.end_offsets() == {zero: 5, one: 5}
 
-    def test_compacted_topic_keeps_the_newest_of_each_key(
+    def test_compacted_topic_tells_the_newest_of_each_key(
         self, bus: Bus, producer: Producer, topics: TopicFactory
     ) -> None:
         topic = topics(cleanup="compact")
         for key, value in [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", None)]:
             producer.send(topic, value, key=key).result(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
         with bus.consumer([topic]) as consumer:
             newest: dict[bytes | None, bytes | None] = {}
             while consumer.lag() != {TopicPartition(topic, 0): 0} or not newest:
+                assert time.monotonic() < deadline
                 for record in consumer.poll(0.2):
                     newest[record.key] = record.value
         assert {key: value for key, value in newest.items() if value is not None} == {b"a": b"2", b"c": b"1"}

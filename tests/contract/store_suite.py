@@ -504,6 +504,8 @@ class StoreContract:
             tracemalloc.stop()
         assert (ref.size, ref.sha256) == (LARGE_BYTES, digest.hexdigest())
         assert (tmp_path / "copy").stat().st_size == LARGE_BYTES
+        source.unlink()
+        (tmp_path / "copy").unlink()
         assert max(put_peak, get_peak, open_peak) < MEMORY_BYTES
         store.delete(ref.key)
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bus_suite import BusContract, Stall, assigned, collect, poll_until, send_all
+from bus_suite import BusContract, Stall, collect, poll_until, send_all
 
 import distrl
 from distrl.connectors.embedded import EmbeddedBus
 from distrl.connectors.embedded.database import CHECKPOINT_BYTES
 from distrl.core.config import BusConfig
-from distrl.core.contracts.bus import Record, Start, TopicPartition, TopicSpec
+from distrl.core.contracts.bus import Record, TopicPartition, TopicSpec
 from distrl.core.contracts.clock import SystemClock
 from distrl.core.errors import BusError, StoreFullError, UnknownTopicError
 
@@ -275,19 +275,6 @@ class TestGroups:
             poll_until([second], lambda: len(second.assignment()) == 2)
             first = bus.consumer(["t"], group="g", member="a")
             poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 1)
-
-    def test_successor_of_a_latest_reader_starts_where_that_started(self, bus: EmbeddedBus, tmp_path: Path) -> None:
-        bus.admin().create([TopicSpec("t")])
-        with bus.producer() as producer:
-            send_all(producer, "t", [b"before"])
-            hung = bus.consumer(["t"], group="g", start=Start.latest(), member="a")
-            assigned(hung)
-            send_all(producer, "t", [b"after"])
-            with (
-                EmbeddedBus(tmp_path / "log", session_s=3.0) as other_bus,
-                other_bus.consumer(["t"], group="g", start=Start.latest(), member="a") as successor,
-            ):
-                assert [record.value for record in collect(successor, 1)] == [b"after"]
 
     def test_idle_consumer_sleeps(self, tmp_path: Path) -> None:
         clock = SteppedClock(frozen=True)

@@ -24,6 +24,7 @@ def stack(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.timeout(300)
 def test_up_serves_a_configuration_and_down_leaves_nothing(tmp_path: Path) -> None:
     from stack import read
 
