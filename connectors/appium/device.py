@@ -18,8 +18,8 @@ from distrl.connectors.appium.chromium import ChromiumPlatform
 from distrl.connectors.appium.option import AppiumOptions
 from distrl.connectors.appium.platform import Platform
 from distrl.connectors.appium.session import Session, server_status
+from distrl.connectors.ledger import LedgerFile
 from distrl.connectors.miniwob.page import PARAMETER, page_state, start_page
-from distrl.connectors.simulated_phone.ledger import LedgerFile
 from distrl.core.contracts.action import Action
 from distrl.core.contracts.device import StepResult
 from distrl.core.contracts.events import Outcome

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 
+from distrl.connectors.ledger import LedgerFile
 from distrl.connectors.simulated_phone.art import paint
 from distrl.connectors.simulated_phone.fault import Condition
 from distrl.connectors.simulated_phone.layout import HEIGHT, WIDTH, draw_layout
-from distrl.connectors.simulated_phone.ledger import LedgerFile
 from distrl.connectors.simulated_phone.option import PhoneOptions
 from distrl.connectors.simulated_phone.state import PhoneState
 from distrl.connectors.simulated_phone.widget import Widget, target_at, ui_tree, widgets

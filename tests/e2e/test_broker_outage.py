@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from distrl.connectors.simulated_phone.ledger import read_ledger
+from distrl.connectors.ledger import read_ledger
 
 if TYPE_CHECKING:
     from conftest import StartRun

@@ -105,6 +105,22 @@ def test_an_unknown_plugin_is_named_with_the_nearest(tmp_path: Path) -> None:
     assert "'state'" in last
 
 
+def test_a_plugin_that_does_not_import_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import a_package_that_is_nowhere\n")
+    config = tmp_path / "run.toml"
+    config.write_text("")
+    for call_of in (
+        ("distrl", "run", "--config", str(config)),
+        ("distrl-node", "--role", "evaluator", "--config", str(config)),
+    ):
+        done = call(*call_of, "--plugin", str(tmp_path / "broken.py"), cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.startswith("error [DISTRL-110]")
+        assert "broken.py" in last
+        assert "a_package_that_is_nowhere" in last
+
+
 def test_a_missing_plugin_file_is_named(tmp_path: Path) -> None:
     fails(call("distrl", "plugins", "list", "--plugin", str(tmp_path / "no.py")), 2, "DISTRL-110", "no.py")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from distrl.connectors.simulated_phone.ledger import read_ledger
+from distrl.connectors.ledger import read_ledger
 from distrl.core.contracts.events import ROLES
 
 if TYPE_CHECKING:

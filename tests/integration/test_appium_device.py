@@ -19,7 +19,7 @@ from PIL import Image
 from distrl.connectors.appium.device import AppiumDevice
 from distrl.connectors.appium.option import AppiumOptions
 from distrl.connectors.appium.process import processes_with
-from distrl.connectors.simulated_phone.ledger import read_ledger
+from distrl.connectors.ledger import read_ledger
 from distrl.core.contracts.action import Action
 from distrl.core.contracts.clock import SystemClock
 from distrl.core.contracts.observation import Observation

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from distrl.connectors.ledger import read_ledger
 from distrl.connectors.simulated_phone.device import SimulatedPhone
-from distrl.connectors.simulated_phone.ledger import read_ledger
 from distrl.connectors.simulated_phone.option import Faults, PhoneOptions, TaskOptions
 from distrl.connectors.simulated_phone.task import SimulatedTasks
 from distrl.core.contracts.action import Action

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from distrl.connectors.simulated_phone import ledger as ledger_module
+from distrl.connectors import ledger as ledger_module
+from distrl.connectors.ledger import Ledger, LedgerFile, read_ledger
 from distrl.connectors.simulated_phone.device import SimulatedPhone
-from distrl.connectors.simulated_phone.ledger import Ledger, LedgerFile, read_ledger
 from distrl.connectors.simulated_phone.option import PhoneOptions, TaskOptions
 from distrl.connectors.simulated_phone.task import SimulatedTasks
 from distrl.core.errors import DeviceError, StoreFullError

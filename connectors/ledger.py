@@ -1,4 +1,4 @@
-"""What the phone itself knows of its episodes, outside the log: a loss can be proved by comparing the two.
+"""What a device itself knows of its episodes, outside the log: a loss can be proved by comparing the two.
 
 One file a device, one JSON line an entry: ``started`` when an episode is reset, ``finished`` once its collector has it in
 durable storage. A line torn by a crash is skipped by the reader and closed off by the next writer.
