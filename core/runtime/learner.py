@@ -372,6 +372,8 @@ class LearnerLoop:
                 raise
             log.warning("no checkpoint could be kept; it is tried again", error=str(error))
             return
+        # A partition that comes back after a rebalance is read on from here; what was done since is recognised by its id.
+        self._positions = covered.positions
         for position in self._done:
             consumer.ack(position)
         self._done.clear()

@@ -34,6 +34,7 @@ from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.artefact import StoredArtefacts
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.heartbeat import Heartbeat, NodeView
+from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
 from distrl.plugins.manager import Kind, PluginManager, load_plugins
 
@@ -130,11 +131,14 @@ def run_node(
         _install_signals(stop)
     if drain:
         stop.set()
-    start_number = _count_start(work_dir)
     plugins = load_plugins([*config.run.plugins, *plugin_files])
     plugin = getattr(config, role).plugin
-    log.info("starting", plugin=plugin, run=config.run.name, start=start_number)
     with ExitStack() as stack:
+        # The outbox and the ledgers in the folder are one process's alone. A former one may still be handing back its work.
+        lock = held(work_dir / "lock", f"node {node_id!r}", clock=clock, wait_s=config.collector.stop_seconds + 10.0)
+        stack.enter_context(lock)
+        start_number = _count_start(work_dir)
+        log.info("starting", plugin=plugin, run=config.run.name, start=start_number)
         bus = stack.enter_context(open_bus(config.bus, clock=clock, client_id=node_id))
         bus.ping(10.0)
         store = stack.enter_context(open_store(config.store))

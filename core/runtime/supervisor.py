@@ -28,6 +28,7 @@ from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Role
 from distrl.core.contracts.store import BlobStore
 from distrl.core.errors import DistrlError, RunFailedError
+from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
 from distrl.core.runtime.node import SUPERVISOR_PID
 from distrl.core.runtime.process import NodeProcess
@@ -71,6 +72,8 @@ def supervise(
     load_plugins([*config.run.plugins, *plugin_files])  # a plugin that does not import is said here, once
     directory = config.run_directory
     with ExitStack() as stack:
+        lock_file = config.run.directory / f".{config.run.name}.lock"
+        stack.enter_context(held(lock_file, f"run {config.run.name!r}", clock=clock, wait_s=0.0))
         bus = stack.enter_context(open_bus(config.bus, clock=clock, client_id="supervisor"))
         bus.ping(10.0)
         store = stack.enter_context(open_store(config.store))
