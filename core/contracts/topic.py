@@ -17,6 +17,8 @@ RUN_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+DEAD_LETTER_BYTES = 131_072
+"""What a dead letter may add to the record that it holds."""
 
 CO_PARTITIONED = ("trajectories", "rewards", "priorities", "feedback")
 ALL = (*CO_PARTITIONED, "weights", "weights-latest", "nodes", "metrics", "dead-letters")
@@ -62,7 +64,7 @@ def run_topics(
             replication=replication,
             cleanup="compact" if compact else "delete",
             retention_ms=None if compact else retention,
-            max_record_bytes=max_record_bytes,
+            max_record_bytes=max_record_bytes + (DEAD_LETTER_BYTES if topic == "dead-letters" else 0),
         )
 
     return [

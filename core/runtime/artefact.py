@@ -11,14 +11,14 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from distrl.core.contracts.clock import Clock
-from distrl.core.contracts.events import Blob, ObservationRecord
+from distrl.core.contracts.events import Blob, ObservationRecord, Trajectory
 from distrl.core.contracts.observation import Observation, Screenshot
 from distrl.core.contracts.store import BlobStore
 from distrl.core.errors import BlobCorruptError, DeviceError, DistrlError, InvalidEventError, MissingPackageError
@@ -99,6 +99,24 @@ class StoredArtefacts:
         if inline and len(data) <= self._inline_bytes:
             return inline_blob(data, media_type)
         return self._once(_identity(media_type, data), lambda: self._store_blob(data, media_type))
+
+    def check_in(self, trajectory: Trajectory) -> Trajectory:
+        """The same trajectory with all its artefacts in the store: for an event that is too large with them inside."""
+
+        def blob(inside: Blob | None) -> Blob | None:
+            if inside is None or inside.inline is None:
+                return inside
+            return self.put(inside.inline, inside.media_type, inline=False)
+
+        def look(record: ObservationRecord) -> ObservationRecord:
+            return replace(record, screenshot=blob(record.screenshot), ui_tree=blob(record.ui_tree))
+
+        final = trajectory.final_observation
+        return replace(
+            trajectory,
+            steps=tuple(replace(step, observation=look(step.observation)) for step in trajectory.steps),
+            final_observation=None if final is None else look(final),
+        )
 
     def _put_screenshot(self, screenshot: Screenshot) -> Blob:
         if screenshot.media_type != RAW:

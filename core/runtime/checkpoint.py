@@ -24,6 +24,8 @@ log = structlog.get_logger(__name__)
 FORMAT = 1
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MANIFEST = "manifest"
+PER_EPOCH = 1_000_000
+"""Numbers that one epoch's checkpoints may take."""
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
@@ -63,12 +65,18 @@ class Checkpoints:
         self._prefix = f"{run}/checkpoints/"
         self._kept = kept
 
-    def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint, or ``None``. One whose manifest cannot be read is passed over, with a warning."""
+    def newest(self, directory: Path | None = None) -> Checkpoint | None:
+        """The newest complete checkpoint, or ``None``. One whose manifest, or a file of which, cannot be read is passed over
+        with a warning. With ``directory`` its files are brought there, verified."""
         for number in sorted(self._numbers(), reverse=True):
             try:
-                return self._read(number)
+                checkpoint = self._read(number)
+                if directory is not None:
+                    self.fetch(checkpoint, directory)
+                return checkpoint
             except (CheckpointError, StoreError) as error:
+                if error.retriable:
+                    raise
                 log.warning("passed over a checkpoint", number=number, error=str(error))
         return None
 
@@ -82,7 +90,11 @@ class Checkpoints:
             old.unlink()
         write(directory)
         numbers = self._numbers(complete=False)
-        number = max(numbers, default=0) + 1
+        # The epoch leads: what a replaced learner still writes never ranks above its successor's.
+        lowest = covered.epoch * PER_EPOCH
+        number = max((other for other in numbers if other < lowest + PER_EPOCH), default=0)
+        number = max(number, lowest) + 1
+        numbers = {other for other in numbers if other < number}
         files: dict[str, Any] = {}
         for path in sorted(directory.iterdir()):
             ref = self._store.put_file(self._key(number, path.name), path, media_type="application/octet-stream")
@@ -111,7 +123,7 @@ class Checkpoints:
             self._store.get_file(ref, directory / name)
 
     def _key(self, number: int, name: str) -> str:
-        return f"{self._prefix}{number:010d}/{name}"
+        return f"{self._prefix}{number:014d}/{name}"
 
     def _numbers(self, *, complete: bool = True) -> set[int]:
         numbers: set[int] = set()
@@ -156,6 +168,6 @@ class Checkpoints:
     def _remove(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             # The manifest goes first: without it the rest is no checkpoint, should this be cut short.
-            stats = list(self._store.list(f"{self._prefix}{number:010d}/"))
+            stats = list(self._store.list(f"{self._prefix}{number:014d}/"))
             for stat in sorted(stats, key=lambda stat: f"/{MANIFEST}/" not in stat.key):
                 self._store.delete(stat.key)

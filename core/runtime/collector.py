@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -17,15 +18,18 @@ from distrl.core.contracts.events import Trajectory, WeightsUpdate
 from distrl.core.contracts.metric import EPISODES, OUTBOX, STEPS
 from distrl.core.contracts.policy import Policy
 from distrl.core.contracts.role import Collector, CollectorParts, Ticket
-from distrl.core.errors import CodecError
+from distrl.core.errors import BusUnavailableError, CodecError, RecordTooLargeError, TaskError
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
-from distrl.core.runtime.outbox import Outbox, OutboxSender
+from distrl.core.runtime.outbox import Outbox, OutboxSender, outbox_path
 from distrl.core.runtime.trace import new_traceparent
 from distrl.core.runtime.watchdog import Watchdog
 from distrl.core.runtime.weights import WeightsFollower
 
 log = structlog.get_logger(__name__)
+DEMONSTRATION_ATTEMPTS = 10
+RECORD_OVERHEAD_BYTES = 1024
+"""Room for the key and what a log adds to a record."""
 
 
 def run(node: Node) -> None:
@@ -86,7 +90,7 @@ class CollectorLoop:
         self._collector: Collector = node.create(
             "collector", config.plugin, config.options, CollectorParts(devices, tasks, config.horizon)
         )
-        self._outbox = Outbox(node.work_dir / "outbox.sqlite")
+        self._outbox = Outbox(outbox_path(node.work_dir))
         self._pool = PolicyPool(node)
         self._follower = WeightsFollower(
             node.bus, node.codec, node.store, node.run, work_dir=node.work_dir, clock=node.clock
@@ -100,6 +104,8 @@ class CollectorLoop:
         """Numbers of those still to be recorded and not in hand."""
         self._numbers: dict[str, int] = {}
         """Numbers of the demonstrations in hand, by episode."""
+        self._attempts: dict[int, int] = {}
+        """How often each demonstration was begun in this start; another attempt is another task."""
         self._staleness = node.config.staleness(1)
         self._sender = OutboxSender(
             self._outbox,
@@ -139,6 +145,10 @@ class CollectorLoop:
         self._keep(self._collector.close())
         if not self._sender.drain(self._config.stop_seconds):
             log.warning("episodes stay in the outbox for the next start", episodes=len(self._outbox))
+            if node.drain:
+                raise BusUnavailableError(
+                    f"{len(self._outbox)} episodes could not be sent and stay in the outbox"
+                ) from (self._sender.failure)
 
     def close(self) -> None:
         self._collector.close()
@@ -161,7 +171,7 @@ class CollectorLoop:
         self._started += 1
         self._issued += 1
         node = self._node
-        episode = derived_id("episode", node.run, node.node_id, str(node.start_number), str(self._issued))
+        episode = derived_id("episode", node.run, node.node_id, node.incarnation, str(self._issued))
         policy = self._pool.acquire(episode, update, self._follower)
         return Ticket(
             episode=episode,
@@ -173,17 +183,23 @@ class CollectorLoop:
         )
 
     def _demonstration_ticket(self) -> Ticket | None:
-        """Demonstrations are numbered: a number is a task, and done once, whatever dies in between."""
+        """Demonstrations are numbered: a number is done once, whatever dies in between."""
         if not self._open_demonstrations:
             return None
         number = self._open_demonstrations.popleft()
+        attempt = self._attempts[number] = self._attempts.get(number, 0) + 1
+        if attempt > DEMONSTRATION_ATTEMPTS:
+            raise TaskError(
+                f"demonstration {number} was aborted {DEMONSTRATION_ATTEMPTS} times: the devices fail, or what the task source "
+                "demonstrates does not solve its tasks; see the aborted trajectories"
+            )
         self._issued += 1
         node = self._node
-        episode = derived_id("demonstration", node.run, node.node_id, str(node.start_number), str(self._issued))
+        episode = derived_id("demonstration", node.run, node.node_id, node.incarnation, str(self._issued))
         self._numbers[episode] = number
         return Ticket(
             episode=episode,
-            seed=_seed(str(node.config.run.seed), "demonstration", str(number)),
+            seed=_seed(str(node.config.run.seed), "demonstration", str(number), str(attempt)),
             policy=None,
             epoch=0,
             version=0,
@@ -224,8 +240,10 @@ class CollectorLoop:
         if not ended:
             return
         node = self._node
+        framed = [self._framed(item) for item in ended]
+        ended = [item for item, _ in framed]
         self._outbox.put(
-            [(item.trajectory_id, node.writer.frame(item)) for item in ended],
+            [(item.trajectory_id, value) for item, value in framed],
             done=[
                 self._numbers[item.trajectory_id]
                 for item in ended
@@ -243,6 +261,34 @@ class CollectorLoop:
         self._outbox.confirm([item.trajectory_id for item in ended])
         node.activity.gauge(OUTBOX, len(self._outbox))
         self._sender.notify()
+
+    def _framed(self, item: Trajectory) -> tuple[Trajectory, bytes]:
+        """The episode as it goes on the log. One that is too large is checked in; one that still does not fit, or that is no valid
+        event, ends as aborted without its steps: it must not hold up the others."""
+        frame, limit = self._node.writer.frame, self._node.config.bus.max_record_bytes - RECORD_OVERHEAD_BYTES
+        try:
+            value = frame(item)
+            if len(value) > limit:
+                item = self._node.artefacts.check_in(item)
+                value = frame(item)
+            if len(value) <= limit:
+                return item, value
+            raise RecordTooLargeError(
+                f"the episode takes {len(value)} bytes, bus.max_record_bytes allows {limit}: lower the horizon or raise the bound"
+            )
+        except (CodecError, RecordTooLargeError) as error:
+            log.error("an episode cannot go on the log as it is", trajectory=item.trajectory_id, error=str(error))
+            item = replace(
+                item,
+                outcome="aborted",
+                steps=(),
+                final_observation=None,
+                environment_outcome=None,
+                attributes={},
+                error_class=type(error).__name__,
+                error=str(error),
+            )
+            return item, frame(item)
 
     def _settle(self, item: Trajectory) -> None:
         """Give back what an aborted episode had taken."""

@@ -12,7 +12,7 @@ from distrl.core.contracts.metric import DUPLICATES
 from distrl.core.contracts.role import Evaluator, Verdict
 from distrl.core.errors import DistrlError, InvalidEventError
 from distrl.core.runtime.event_reader import EventReader, Received
-from distrl.core.runtime.event_writer import is_retriable
+from distrl.core.runtime.event_writer import is_environmental, is_retriable
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.seen import Seen
 
@@ -82,7 +82,7 @@ class Judge:
         try:
             return list(self._evaluate([item.event for item in due]))
         except DistrlError as error:
-            if is_retriable(error):
+            if is_environmental(error):
                 raise
             if len(due) == 1:
                 self._node.writer.dead_letter(due[0].record, error)
@@ -112,6 +112,11 @@ class Judge:
                     raise InvalidEventError(
                         f"evaluator {self._plugin.name!r} gave {len(verdicts)} verdicts for {len(batch)} trajectories"
                     )
+                for verdict in verdicts:
+                    if not 0.0 <= verdict.success <= 1.0:
+                        raise InvalidEventError(
+                            f"evaluator {self._plugin.name!r} gave a success of {verdict.success}, which is not from 0 to 1"
+                        )
                 return verdicts
         raise AssertionError("tenacity re-raises")
 

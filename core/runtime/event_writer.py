@@ -20,11 +20,20 @@ from distrl.core.errors import DeliveryError, DistrlError
 from distrl.core.runtime.activity import Activity
 
 log = structlog.get_logger(__name__)
+MESSAGE_CHARACTERS = 4_000
+TRACEBACK_CHARACTERS = 16_000
+"""Both well within what a dead letter may add to its record (``core.contracts.topic.DEAD_LETTER_BYTES``)."""
 
 
 def is_retriable(error: BaseException) -> bool:
     """Whether a retry may help: all that any retry loop of the runtime looks at."""
     return isinstance(error, DistrlError) and error.retriable
+
+
+def is_environmental(error: BaseException) -> bool:
+    """Whether an error is about this machine or its services (a missing package, refused credentials), not about a record:
+    every record would fail alike, so none is to blame."""
+    return isinstance(error, DistrlError) and (error.retriable or error.exit_code in (2, 3))
 
 
 class EventWriter:
@@ -76,7 +85,7 @@ class EventWriter:
         Retries with back-off what is retriable, at most the node's patience; then the last error is raised. An event
         may then be on the log twice: readers recognise it by its id.
         """
-        remaining = list(events)
+        remaining: list[Event] = list(events)
         for attempt in Retrying(
             retry=retry_if_exception(is_retriable),
             wait=wait_exponential(multiplier=0.2, max=10.0),
@@ -87,7 +96,7 @@ class EventWriter:
             with attempt:
                 former = self._activity.enter("log") if attempt.retry_state.attempt_number > 1 else None
                 try:
-                    remaining = self._send_once(remaining, topic)
+                    self._send_once(remaining, topic)
                 finally:
                     if former is not None:
                         self._activity.enter(former)
@@ -109,7 +118,7 @@ class EventWriter:
                 DeadLetter(
                     envelope=self.envelope(derived_id("dead-letter", self._role, where)),
                     code=error.code,
-                    message=error.message,
+                    message=error.message[:MESSAGE_CHARACTERS],
                     role=self._role,
                     topic=record.topic,
                     partition=record.partition,
@@ -118,12 +127,13 @@ class EventWriter:
                     value=record.value,
                     headers=dict(record.headers),
                     attempt=attempt,
-                    traceback="".join(traceback.format_exception(error)),
+                    traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
                 )
             ]
         )
 
-    def _send_once(self, events: Sequence[Event], topic: str | None) -> list[Event]:
+    def _send_once(self, events: list[Event], topic: str | None) -> None:
+        """One try; leaves in ``events`` what the log has not acknowledged, and raises if that is anything."""
         futures: list[tuple[Event, Future[RecordPosition] | None]] = []
         failure: DistrlError | None = None
         for event in events:
@@ -149,9 +159,9 @@ class EventWriter:
                 failure = DeliveryError(f"no word from the log about an event within {self._patience:.0f} s")
                 failure.__cause__ = error
                 remaining.append(event)
+        events[:] = remaining
         if failure is not None:
             raise failure
-        return remaining
 
     def _give_up(self, state: RetryCallState) -> bool:
         """When patience ends; a stopping node tries a few times more, not for its whole patience."""

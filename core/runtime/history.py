@@ -110,6 +110,8 @@ class RunHistory:
         """Distinct versions, in the order in which they were announced."""
         self.newest: WeightsUpdate | None = None
         self.dead_letters = 0
+        self.refused: set[bytes] = set()
+        """Keys of the trajectories that lie in the dead letters, whoever refused them."""
         self.errors: deque[ErrorLine] = deque(maxlen=_ERRORS_KEPT)
         self.undecodable = 0
         """Records that this reader could not decode."""
@@ -155,6 +157,8 @@ class RunHistory:
             case DeadLetter():
                 if topic == "dead-letters" and self._is_new(event.envelope.event_id):
                     self.dead_letters += 1
+                    if event.topic.endswith(".trajectories") and event.key is not None:
+                        self.refused.add(event.key)
                     self.errors.append(ErrorLine(timestamp_ms, event.envelope.node, event.code, event.message))
             case _:
                 pass  # priorities tell nothing that is reported

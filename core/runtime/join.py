@@ -57,6 +57,14 @@ class Join:
         self._waiting[event.trajectory_id] = _Waiting(event, record, self._clock.monotonic())
         return None
 
+    def repeats(self, event: Trajectory, record: Record) -> bool:
+        """Whether the trajectory waits already under another record: this one has nothing to add."""
+        waiting = self._waiting.get(event.trajectory_id)
+        return waiting is not None and (waiting.record.topic_partition, waiting.record.offset) != (
+            record.topic_partition,
+            record.offset,
+        )
+
     def reward(self, event: Reward) -> Joined | None:
         """Take a verdict; the pair, if its trajectory waits. Other evaluators' and later verdicts are ignored."""
         if event.evaluator != self._evaluator or not fnmatchcase(event.evaluator_version, self._pattern):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Literal
 
 import structlog
@@ -23,7 +24,7 @@ from distrl.core.contracts.role import Learner, Numbers, UpdateResult, Wanted
 from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, SplitViolationError
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
-from distrl.core.runtime.event_writer import EventWriter, is_retriable
+from distrl.core.runtime.event_writer import EventWriter, is_environmental, is_retriable
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
@@ -93,7 +94,8 @@ class LearnerLoop:
 
         # The fence is held from here on, so no older learner can publish behind this reading of the highest.
         newest = newest_weights(node.bus, node.codec, node.run)
-        checkpoint = self._checkpoints.newest()
+        restored = node.work_dir / "restored"
+        checkpoint = self._checkpoints.newest(restored)
         former_epoch = max(newest.epoch if newest else 0, checkpoint.covered.epoch if checkpoint else 0)
         former_version = max(newest.version if newest else -1, checkpoint.covered.version if checkpoint else -1)
         self._version = former_version
@@ -109,7 +111,7 @@ class LearnerLoop:
         )
         self._epoch = former_epoch + 1
         if checkpoint is not None:
-            self._restore(checkpoint)
+            self._restore(checkpoint, restored)
 
     def run(self) -> None:
         node = self._node
@@ -152,15 +154,14 @@ class LearnerLoop:
         with activity.span("" if wanted == Wanted() else cause):
             received = reader.poll(0.0 if wanted == Wanted() else 0.2)
         if self._assigned:
-            self._seek(reader.consumer)
-            return
+            # What the poll brought of the new partitions comes again; of those held before it must be handled now.
+            new = self._seek(reader.consumer)
+            received = [item for item in received if item.record.topic_partition not in new]
         with activity.span("busy"):
             self._handle(reader, received)
 
-    def _seek(self, consumer: Consumer) -> None:
-        """A newly assigned partition is read from where the checkpoint says, verdicts from their start.
-
-        What the poll brought before that is delivered again."""
+    def _seek(self, consumer: Consumer) -> set[TopicPartition]:
+        """Read newly assigned partitions from where the checkpoint says, verdicts from their start; returns them."""
         rewards = self._node.topic("rewards")
         beginnings = consumer.beginning_offsets()
         for partition in self._assigned & consumer.assignment():
@@ -168,7 +169,9 @@ class LearnerLoop:
             if partition.topic != rewards:
                 offset = max(offset, self._positions.get(partition, 0))
             consumer.seek(partition, offset)
+        new = set(self._assigned)
         self._assigned.clear()
+        return new
 
     def _handle(self, reader: EventReader, received: Sequence[Received[Event]]) -> None:
         joined: list[Joined] = []
@@ -186,7 +189,7 @@ class LearnerLoop:
                                 f"trajectory {event.trajectory_id} is of the test split: never trained on"
                             ),
                         )
-                    elif event.trajectory_id in self._seen:
+                    elif event.trajectory_id in self._seen or self._join.repeats(event, item.record):
                         self._node.activity.count(DUPLICATES)
                         self._done.append(position)
                     elif (pair := self._join.trajectory(event, item.record)) is not None:
@@ -223,7 +226,7 @@ class LearnerLoop:
                     self._learner.ingest([pair.experience])
                 except DistrlError as error:
                     self._seen.discard(trajectory.trajectory_id)
-                    if is_retriable(error):
+                    if is_environmental(error):
                         raise
                     reader.refuse(record, error)
                     continue
@@ -385,18 +388,17 @@ class LearnerLoop:
 
         That of the oldest trajectory which still waits for its verdict, else where reading goes on.
         """
-        positions = {partition: consumer.position(partition) for partition in consumer.assignment()}
+        # A partition that is not assigned now stands where the last checkpoint left it.
+        positions = {**self._positions, **{part: consumer.position(part) for part in consumer.assignment()}}
         for partition, offset in self._join.oldest().items():
             if partition in positions:
                 positions[partition] = min(positions[partition], offset)
         return positions
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
+    def _restore(self, checkpoint: Checkpoint, directory: Path) -> None:
         node = self._node
         covered = checkpoint.covered
         experiences = read_back(covered, self._join, node.bus, node.codec, node.artefacts, node.topic)
-        directory = node.work_dir / "restored"
-        self._checkpoints.fetch(checkpoint, directory)
         self._learner.restore(directory, experiences)
         self._positions = dict(covered.positions)
         self._seen = Seen(SEEN_CAPACITY, covered.seen)

@@ -58,7 +58,9 @@ class Node:
     role: Role
     node_id: str
     start_number: int
-    """How often this node id has started on this machine, from 1."""
+    """How often this node id has started in its folder, from 1: seeds derive from it."""
+    incarnation: str
+    """Unique to this start wherever and whenever it is: ids derive from it, and outlive the loss of the folder."""
     clock: Clock
     random: random.Random
     stop: threading.Event
@@ -71,6 +73,8 @@ class Node:
     view: NodeView
     writer: EventWriter
     work_dir: Path
+    drain: bool = False
+    """It only sends what its outbox holds, and failing at that is its failure."""
 
     @property
     def run(self) -> str:
@@ -135,9 +139,14 @@ def run_node(
     plugin = getattr(config, role).plugin
     with ExitStack() as stack:
         # The outbox and the ledgers in the folder are one process's alone. A former one may still be handing back its work.
-        lock = held(work_dir / "lock", f"node {node_id!r}", clock=clock, wait_s=config.collector.stop_seconds + 10.0)
+        lock = held(
+            work_dir / "lock", f"node {node_id!r}", clock=clock, wait_s=2 * config.collector.stop_seconds + 30.0
+        )
         stack.enter_context(lock)
         start_number = _count_start(work_dir)
+        incarnation = derived_id(
+            node_id, str(start_number), str(clock.time_ms()), str(os.getpid()), os.urandom(8).hex()
+        )
         log.info("starting", plugin=plugin, run=config.run.name, start=start_number)
         bus = stack.enter_context(open_bus(config.bus, clock=clock, client_id=node_id))
         bus.ping(10.0)
@@ -162,6 +171,7 @@ def run_node(
             role=role,
             node_id=node_id,
             start_number=start_number,
+            incarnation=incarnation,
             clock=clock,
             random=random.Random(derived_id(str(config.run.seed), node_id, str(start_number))),
             stop=stop,
@@ -181,6 +191,7 @@ def run_node(
             view=view,
             writer=writer,
             work_dir=work_dir,
+            drain=drain,
         )
         heartbeat = Heartbeat(
             writer,
@@ -189,7 +200,7 @@ def run_node(
             node=node_id,
             role=role,
             plugin=plugin,
-            incarnation=derived_id(node_id, str(start_number), str(clock.time_ms()), str(os.getpid())),
+            incarnation=incarnation,
             clock=clock,
             interval_s=config.run.heartbeat_seconds,
             on_beat=_supervisor_watch(stop),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -31,6 +32,11 @@ class OutboxEntry:
     value: bytes
     confirmed: bool
     """Whether its device was told."""
+
+
+def outbox_path(work_dir: Path) -> Path:
+    """Where a node with this folder keeps its outbox."""
+    return work_dir / "outbox.sqlite"
 
 
 class Outbox:
@@ -77,24 +83,28 @@ class Outbox:
     def entries(self, *, confirmed: bool | None = None, limit: int = 1000) -> list[OutboxEntry]:
         """The oldest entries, all or only those whose device was (or was not) told."""
         where = "" if confirmed is None else f"WHERE confirmed = {int(confirmed)}"
-        with self._lock:
-            rows = self._db.execute(
-                f"SELECT trajectory_id, value, confirmed FROM episode {where} ORDER BY position LIMIT ?", (limit,)
-            ).fetchall()
+        rows = self._select(
+            f"SELECT trajectory_id, value, confirmed FROM episode {where} ORDER BY position LIMIT ?", limit
+        )
         return [OutboxEntry(row[0], row[1], bool(row[2])) for row in rows]
 
     def done(self) -> set[int]:
         """Numbers of the demonstrations that were completed, in this start or an earlier one."""
-        with self._lock:
-            return {int(row[0]) for row in self._db.execute("SELECT number FROM done")}
+        return {int(row[0]) for row in self._select("SELECT number FROM done")}
 
     def __len__(self) -> int:
-        with self._lock:
-            return int(self._db.execute("SELECT COUNT(*) FROM episode").fetchone()[0])
+        return int(self._select("SELECT COUNT(*) FROM episode")[0][0])
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    def _select(self, statement: str, *values: int) -> list[Any]:
+        with self._lock:
+            try:
+                return self._db.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._translated(error) from error
 
     def _run_many(self, statement: str, trajectory_ids: Sequence[str]) -> None:
         with self._lock:

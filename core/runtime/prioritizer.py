@@ -7,7 +7,8 @@ from the start of a partition whenever the node is assigned it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -16,13 +17,15 @@ from distrl.core.contracts.bus import Consumer, Record, TopicPartition
 from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Trajectory
 from distrl.core.contracts.metric import DUPLICATES, UNJUDGED
 from distrl.core.contracts.role import Prioritizer
-from distrl.core.errors import InvalidEventError
+from distrl.core.errors import DistrlError, InvalidEventError
 from distrl.core.runtime.event_reader import EventReader, Received
+from distrl.core.runtime.event_writer import is_environmental
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.seen import Seen
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 def run(node: Node) -> None:
@@ -79,7 +82,7 @@ class PrioritizerLoop:
                 case Trajectory() as event:
                     if event.outcome == "aborted":
                         done.append(item.record)
-                    elif event.trajectory_id in self._seen:
+                    elif event.trajectory_id in self._seen or self._join.repeats(event, item.record):
                         self._node.activity.count(DUPLICATES)
                         done.append(item.record)
                     elif (joined := self._join.trajectory(event, item.record)) is not None:
@@ -94,7 +97,7 @@ class PrioritizerLoop:
                         feedback.append(event)
                 case other:
                     reader.refuse(item.record, InvalidEventError(f"a {type(other).__name__} does not belong here"))
-        priorities = [*self._arrived(arrived), *self._refreshed(feedback)]
+        priorities = [*self._arrived(reader, arrived), *self._refreshed(feedback)]
         self._node.writer.send_all(priorities)
         for joined in arrived:
             self._seen.add(joined.experience.trajectory.trajectory_id)
@@ -105,32 +108,62 @@ class PrioritizerLoop:
                 "distrl_on_priorities", priorities={event.trajectory_id: event.priority for event in priorities}
             )
 
-    def _arrived(self, batch: Sequence[Joined]) -> list[Priority]:
+    def _arrived(self, reader: EventReader, batch: Sequence[Joined]) -> list[Priority]:
+        """Priorities of new trajectories. One that the plugin cannot judge goes to the dead letters alone."""
         if not batch:
             return []
         pairs = [(joined.experience.trajectory, joined.experience.reward) for joined in batch]
+        try:
+            values = self._asked(lambda: self._plugin.arrived(pairs), len(pairs))
+        except DistrlError as error:
+            if is_environmental(error):
+                raise
+            if len(batch) == 1:
+                self._node.writer.dead_letter(batch[0].record, error)
+                return []
+            return [priority for joined in batch for priority in self._arrived(reader, [joined])]
         return [
             self._priority(
                 trajectory.trajectory_id, value, trajectory.version, "arrived", trajectory.envelope.traceparent
             )
-            for (trajectory, _), value in zip(pairs, self._plugin.arrived(pairs), strict=True)
+            for (trajectory, _), value in zip(pairs, values, strict=True)
         ]
 
     def _refreshed(self, batch: Sequence[Feedback]) -> list[Priority]:
+        """Priorities after feedback. Where the plugin fails the former ones stand; the next feedback asks again."""
         if not batch:
+            return []
+        try:
+            values = self._asked(lambda: self._plugin.refreshed(batch), len(batch))
+        except InvalidEventError as error:
+            log.error("priorities could not be refreshed", error=str(error))
             return []
         return [
             self._priority(
                 event.trajectory_id, value, event.version, event.envelope.event_id, event.envelope.traceparent
             )
-            for event, value in zip(batch, self._plugin.refreshed(batch), strict=True)
+            for event, value in zip(batch, values, strict=True)
             if value is not None
         ]
+
+    def _asked(self, ask: Callable[[], Sequence[T]], count: int) -> Sequence[T]:
+        """The plugin's answer, one value an event. What it raises besides ``DistrlError`` is its fault: ``InvalidEventError``."""
+        try:
+            values = ask()
+        except DistrlError:
+            raise
+        except Exception as error:
+            raise InvalidEventError(
+                f"prioritizer {self._plugin.name!r} raised {type(error).__name__}: {error}"
+            ) from error
+        if len(values) != count:
+            raise InvalidEventError(f"prioritizer {self._plugin.name!r} gave {len(values)} values for {count} events")
+        return values
 
     def _priority(self, trajectory_id: str, value: float, version: int, cause: str, traceparent: str) -> Priority:
         name = self._plugin.name
         if not (math.isfinite(value) and value >= 0):
-            # One odd number must not stop the role: the lowest priority keeps the trajectory in reach.
+            # One odd number must not stop the role: the learner's rescan will ask again.
             log.warning("a priority is not a finite number above 0", prioritizer=name, value=value)
             value = 0.0
         identity = derived_id("priority", trajectory_id, name, cause)

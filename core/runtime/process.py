@@ -15,12 +15,13 @@ import structlog
 
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Role
-from distrl.core.errors import ConfigError, MissingServiceError, RunFailedError
+from distrl.core.errors import ConfigError, MissingServiceError, RunFailedError, StarvedError
 
 log = structlog.get_logger(__name__)
 STABLE_S = 20.0
 """A process that lived this long did not die of its start."""
 DEATHS_IN_A_ROW = 5
+STARVED_IN_A_ROW = 2
 RESTART_S = 0.5
 RESTART_MOST_S = 10.0
 
@@ -48,6 +49,7 @@ class NodeProcess:
     _started: float = 0.0
     _deaths: int = 0
     _due: float = 0.0
+    _starved: int = 0
     _stable_until: float | None = None
     """When it was last seen to have run well; ``None`` if never."""
 
@@ -134,9 +136,11 @@ class NodeProcess:
             if self._deaths >= DEATHS_IN_A_ROW:
                 raise MissingServiceError(f"{self.node_id} cannot start: {last}")
             return
-        if self._deaths >= DEATHS_IN_A_ROW:
+        # A wait that found its end is no accident: what is missing will be missing again, however long the node lived.
+        self._starved = self._starved + 1 if StarvedError.code in last else 0
+        if self._deaths >= DEATHS_IN_A_ROW or self._starved >= STARVED_IN_A_ROW:
             raise RunFailedError(
-                f"{self.node_id} died {self._deaths} times in a row ({how}): {last}; see {self.output}"
+                f"{self.node_id} died {max(self._deaths, self._starved)} times in a row ({how}): {last}; see {self.output}"
             )
 
     def last_line(self) -> str:

@@ -53,8 +53,11 @@ def read_back(
 
 def verify_artefacts(trajectory: Trajectory, artefacts: Artefacts) -> None:
     """Read what a trajectory refers to, so that a broken artefact is found before it is sampled. Raises ``StoreError``."""
-    for step in trajectory.steps:
-        for blob in (step.observation.screenshot, step.observation.ui_tree):
+    looks = [step.observation for step in trajectory.steps]
+    if trajectory.final_observation is not None:
+        looks.append(trajectory.final_observation)
+    for look in looks:
+        for blob in (look.screenshot, look.ui_tree):
             if blob is not None:
                 artefacts.read(blob)
 

@@ -27,10 +27,11 @@ from distrl.core.contracts.bus import Bus
 from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Role
 from distrl.core.contracts.store import BlobStore
-from distrl.core.errors import DistrlError, RunFailedError
+from distrl.core.errors import ConfigError, DistrlError, RunFailedError
 from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
 from distrl.core.runtime.node import SUPERVISOR_PID
+from distrl.core.runtime.outbox import Outbox, outbox_path
 from distrl.core.runtime.process import NodeProcess
 from distrl.core.runtime.progress import NodeLine, Phase, Progress
 from distrl.core.runtime.rate import EvaluationResult, Rate
@@ -39,7 +40,7 @@ from distrl.core.runtime.summary import Summary, make_summary, write_summary
 from distrl.core.runtime.tail import RunTail
 from distrl.core.runtime.topic import declared_topics
 from distrl.core.runtime.watchdog import Watchdog
-from distrl.plugins.manager import load_plugins
+from distrl.plugins.manager import PluginManager, load_plugins
 
 log = structlog.get_logger(__name__)
 TICK_S = 0.25
@@ -69,7 +70,8 @@ def supervise(
     (the run can be resumed), ``RunFailedError`` when a role keeps dying or the drain does not end.
     """
     clock = clock or SystemClock()
-    load_plugins([*config.run.plugins, *plugin_files])  # a plugin that does not import is said here, once
+    plugins = load_plugins([*config.run.plugins, *plugin_files])  # a plugin that does not import is said here, once
+    _refuse_deadlock(config, plugins)
     directory = config.run_directory
     with ExitStack() as stack:
         lock_file = config.run.directory / f".{config.run.name}.lock"
@@ -113,6 +115,8 @@ class Supervisor:
         self._tail = RunTail(bus, Codec(), config.run.name, evaluator=config.training_evaluator)
         stack.callback(self._tail.close)
         self._history = self._tail.history
+        self._unsent = False
+        """Whether episodes had to be left in an outbox."""
         self._behind = True
         """Whether the log held more than was read, at the last look."""
         self._watchdog = Watchdog(clock, bound_s=config.run.watchdog_seconds)
@@ -160,6 +164,8 @@ class Supervisor:
                     raise KeyboardInterrupt
                 drained = self._drain()
                 self._halt()
+                if self._stop.is_set():
+                    raise KeyboardInterrupt
                 return self._finish(drained)
             finally:
                 for process in self.nodes:
@@ -206,14 +212,16 @@ class Supervisor:
             self._tick(watch=[*self._learner, *self._judges])
             total = self._history.total
             if total.collected == total.evaluated == total.ingested and not self._behind:
-                return True
-            state = (total, self._history.dead_letters, self._history.unjudged)
+                return not self._unsent
+            state = (total, self._history.dead_letters)
             if state != former:
                 former, changed = state, self._clock.monotonic()
-            given_up = self._history.dead_letters + self._history.unjudged
-            if total.collected - total.ingested <= given_up and self._clock.monotonic() - changed >= QUIET_S:
+            if (
+                total.collected - total.ingested <= len(self._history.refused)
+                and self._clock.monotonic() - changed >= QUIET_S
+            ):
                 # What is missing lies in the dead letters, and nothing more comes.
-                return True
+                return not self._unsent
             if self._clock.monotonic() > deadline:
                 log.error(
                     "the drain did not end in time",
@@ -237,7 +245,11 @@ class Supervisor:
             for name, process in list(left.items()):
                 if process.running:
                     continue
-                if process.exit_code() == 0 or tries[name] >= 3:
+                if self._outbox_is_empty(name):
+                    del left[name]
+                elif tries[name] >= 3:
+                    log.error("an outbox could not be emptied; run again to send it", ended=name)
+                    self._unsent = True
                     del left[name]
                 else:
                     tries[name] += 1
@@ -248,6 +260,16 @@ class Supervisor:
         for process in left.values():
             log.warning("a collector did not stop in time", ended=process.node_id)
             process.kill()
+
+    def _outbox_is_empty(self, name: str) -> bool:
+        path = outbox_path(self._directory / "nodes" / name)
+        if not path.exists():
+            return True
+        outbox = Outbox(path)
+        try:
+            return len(outbox) == 0
+        finally:
+            outbox.close()
 
     def _halt(self) -> None:
         """Stop everything that still runs, in good order as far as it goes."""
@@ -293,7 +315,9 @@ class Supervisor:
         try:
             while any(process.poll() is None for process, _ in running.values()):
                 self._tell(1.0)
-                if self._stop.is_set() or self._clock.monotonic() > deadline:
+                if self._stop.is_set():
+                    raise KeyboardInterrupt
+                if self._clock.monotonic() > deadline:
                     break
                 self._clock.wait(self._stop, TICK_S)
         finally:
@@ -416,6 +440,17 @@ def child_environment(config: Config) -> dict[str, str]:
     environment[SUPERVISOR_PID] = str(os.getpid())
     environment.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each fight over the cores
     return environment
+
+
+def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
+    """Refuse a configuration in which one side would wait for ever for what no other brings."""
+    options = plugins.options("learner", config.learner.plugin, dict(config.learner.options))
+    wanted = getattr(options, "demonstrations", 0)
+    if wanted > config.collector.demonstrations:
+        raise ConfigError(
+            f"learner.options.demonstrations = {wanted} but collector.demonstrations = {config.collector.demonstrations}: "
+            "the learner would wait for ever; record at least as many as are to be cloned"
+        )
 
 
 def _write_config(config: Config, path: Path, plugin_files: Sequence[Path]) -> None:

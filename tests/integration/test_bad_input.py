@@ -166,6 +166,35 @@ def test_what_an_evaluator_cannot_judge_does_not_stop_the_rest(world: World) -> 
     assert len(world.dead_letters()) == 1
 
 
+BAD_VERDICT = """
+import distrl
+
+class Odd:
+    name, version = "odd", "1"
+    def __init__(self, options, context): ...
+    def evaluate(self, batch):
+        return [distrl.Verdict(7.0 if item.trajectory_id == "odd" else 1.0) for item in batch]
+
+@distrl.hookimpl
+def distrl_evaluators():
+    return [distrl.Registration("odd", Odd)]
+"""
+
+
+def test_an_odd_verdict_costs_one_record(world: World, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(BAD_VERDICT)
+    table = world.config.model_dump(mode="json", exclude_none=True)
+    table["run"]["plugins"] = [str(tmp_path / "odd.py")]
+    world.config = parse_config({**table, "evaluator": {"plugin": "odd"}})
+    for name in ("one", "odd", "two"):
+        world.send(here(make_trajectory(name)))
+    with world.node("evaluator"):
+        until(lambda: len(world.events("rewards")) == 2 and len(world.dead_letters()) == 1)
+    [letter] = world.dead_letters()
+    assert (letter.key, letter.code) == (b"odd", InvalidEventError.code)
+    assert "from 0 to 1" in letter.message
+
+
 @pytest.mark.torch
 def test_a_test_split_or_broken_trajectory_never_trains(world: World) -> None:
     from distrl.plugins.builtin.policy.factored import FactoredPolicy
@@ -182,13 +211,18 @@ def test_a_test_split_or_broken_trajectory_never_trains(world: World) -> None:
     broken = replace(
         broken, steps=(replace(step, observation=replace(step.observation, screenshot=wrong)), *broken.steps[1:])
     )
-    for trajectory in (good[0], unseen, broken, *good[1:]):
+    odd = replace(here(make_policy_trajectory(policy, "odd")), steps=(replace(step, action_tokens=(99, 99)),))
+    for trajectory in (good[0], unseen, broken, odd, *good[1:]):
         world.send(trajectory)
         world.send(judged(trajectory))
     with world.node("learner"):
-        until(lambda: len(world.dead_letters()) == 2 and len(world.ingested()) == 3)
+        until(lambda: len(world.dead_letters()) == 3 and len(world.ingested()) == 3)
     letters = {letter.key: letter.code for letter in world.dead_letters()}
-    assert letters == {b"unseen": SplitViolationError.code, b"broken": BlobCorruptError.code}
+    assert letters == {
+        b"unseen": SplitViolationError.code,
+        b"broken": BlobCorruptError.code,
+        b"odd": InvalidEventError.code,
+    }
     assert world.ingested() == {"good-0", "good-1", "good-2"}
 
 

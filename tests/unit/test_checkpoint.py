@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_one_cut_short_does_not_exist(store: FolderStore, tmp_path: Path) -> Non
 
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(COVERED, dies, tmp_path / "work")
-    store.put("run/checkpoints/0000000009/state.json", b"{}", media_type="application/json")
+    store.put("run/checkpoints/00000003000009/state.json", b"{}", media_type="application/json")
     newest = checkpoints.newest()
     assert newest is not None
     assert newest.number == first
@@ -77,7 +78,7 @@ def test_a_manifest_that_was_changed_is_passed_over(store: FolderStore, tmp_path
     checkpoints = Checkpoints(store, "run", kept=3)
     first = checkpoints.save(COVERED, write("one"), tmp_path / "work")
     second = checkpoints.save(COVERED, write("two"), tmp_path / "work")
-    [manifest] = [stat.key for stat in store.list(f"run/checkpoints/{second:010d}/manifest/")]
+    [manifest] = [stat.key for stat in store.list(f"run/checkpoints/{second:014d}/manifest/")]
     path = tmp_path / "store" / store.bucket / manifest
     path.write_bytes(path.read_bytes().replace(b'"epoch": 2', b'"epoch": 3'))
     newest = checkpoints.newest()
@@ -94,3 +95,27 @@ def test_a_file_that_was_changed_is_refused(store: FolderStore, tmp_path: Path) 
     path.write_text("two")
     with pytest.raises(BlobCorruptError):
         checkpoints.fetch(newest, tmp_path / "back")
+
+
+def test_one_that_lost_a_file_is_passed_over(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=3)
+    first = checkpoints.save(COVERED, write("one"), tmp_path / "work")
+    checkpoints.save(COVERED, write("two"), tmp_path / "work")
+    newest = checkpoints.newest()
+    assert newest is not None
+    store.delete(newest.files["weights.safetensors"].key)
+    found = checkpoints.newest(tmp_path / "back")
+    assert found is not None
+    assert found.number == first
+    assert (tmp_path / "back" / "state.json").read_text() == "one"
+
+
+def test_a_replaced_learner_never_ranks_above_its_successor(store: FolderStore, tmp_path: Path) -> None:
+    old, new = Checkpoints(store, "run", kept=2), Checkpoints(store, "run", kept=2)
+    later = replace(COVERED, epoch=COVERED.epoch + 1)
+    successor = new.save(later, write("successor"), tmp_path / "work")
+    for _ in range(4):
+        old.save(COVERED, write("replaced"), tmp_path / "work")
+    newest = new.newest()
+    assert newest is not None
+    assert (newest.number, newest.covered.epoch) == (successor, later.epoch)

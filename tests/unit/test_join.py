@@ -87,3 +87,12 @@ def test_seen_recognises_all_within_its_capacity(ids: list[str], capacity: int) 
         kept = [*(other for other in kept if other != identity), identity][-capacity:]
     assert seen.ids() == kept
     assert Seen(capacity, kept).ids() == kept
+
+
+def test_a_repeat_under_another_record_has_nothing_to_add() -> None:
+    join = make_join()
+    one = make_trajectory("one")
+    join.trajectory(one, record(3))
+    assert not join.repeats(one, record(3))
+    assert join.repeats(one, record(8))
+    assert not join.repeats(make_trajectory("two"), record(9))

@@ -129,3 +129,18 @@ def test_kill_takes_what_the_node_had_started(make: Callable[[str], NodeProcess]
     while Path(f"/proc/{child}/stat").exists() and Path(f"/proc/{child}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_wait_that_found_its_end_twice_ends_the_run(make: Callable[[str], NodeProcess]) -> None:
+    node = make("echo 'error [DISTRL-700]: waited 120 s in vain: no collector is alive'; exit 4")
+    assert isinstance(node.clock, ManualClock)
+    node.start()
+    node.clock.advance(STABLE_S * 6)
+    ended(node)
+    node.watch()
+    node.clock.advance(15.0)
+    node.watch()
+    node.clock.advance(STABLE_S * 6)
+    ended(node)
+    with pytest.raises(RunFailedError, match="no collector is alive"):
+        node.watch()

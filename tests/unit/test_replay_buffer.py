@@ -207,3 +207,16 @@ def test_a_restore_leaves_out_what_the_log_no_longer_has() -> None:
     other.restore(replay.state(), [experience("b")])
     assert other.ids == ["b"]
     assert dataclasses.asdict(other.sample(1, random.Random(0))[0])["weight"] == 1.0
+
+
+def test_a_buffer_that_was_made_smaller_keeps_the_newest() -> None:
+    replay = buffer(size=8)
+    experiences = [experience(f"t{place}") for place in range(8)]
+    for item in experiences:
+        replay.add(item)
+    other = buffer(size=3)
+    other.restore(json.loads(json.dumps(replay.state())), experiences)
+    assert other.ids == ["t5", "t6", "t7"]
+    assert set(names(other.sample(20, random.Random(0)))) <= {"t5", "t6", "t7"}
+    other.add(experience("new"))
+    assert len(other) == 3

@@ -45,6 +45,8 @@ class EpisodeCollector:
         self._ready: list[tuple[Slot, Episode]] = []
         """Those whose next action is to be chosen."""
         self._closed = False
+        self._failure: Exception | None = None
+        """Why the policy could not act, to be raised by the next round."""
 
     def in_flight(self) -> int:
         return sum(slot.episode is not None for slot in self._slots)
@@ -53,6 +55,8 @@ class EpisodeCollector:
         """Raises ``TaskError`` if no task can be drawn and ``PolicyError`` if the policy cannot act."""
         if self._closed:
             return []
+        if self._failure is not None:
+            raise self._failure
         self._start(ticket)
         if not self.in_flight():
             self._rest()
@@ -64,7 +68,13 @@ class EpisodeCollector:
             settle_s=self._options.settle_ms / 1000,
         )
         ended = [trajectory for arrival in arrivals if (trajectory := self._arrived(arrival)) is not None]
-        self._act()
+        try:
+            self._act()
+        except Exception as error:
+            if not ended:
+                raise
+            # What has ended is handed over first; the next round raises.
+            self._failure = error
         return ended
 
     def confirm(self, trajectory: Trajectory) -> None:

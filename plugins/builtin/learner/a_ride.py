@@ -101,6 +101,7 @@ class ARide:
                 raise SplitViolationError(f"trajectory {trajectory.trajectory_id} is of the test split")
             if trajectory.outcome == "aborted":
                 raise InvalidEventError(f"trajectory {trajectory.trajectory_id} was aborted: {trajectory.error}")
+            self._check(experience)
             if trajectory.origin != "policy":
                 refusal = self._demonstrations.add(experience)
                 if refusal:
@@ -114,6 +115,21 @@ class ARide:
                 self._buffer.add(experience)
             else:
                 self._refused[trajectory.trajectory_id] = "empty"
+
+    def _check(self, experience: Experience) -> None:
+        """Find out now whether the policy can look at an experience: one that it cannot must not be sampled ever after."""
+        trajectory = experience.trajectory
+        if not trajectory.steps:
+            return
+        try:
+            if trajectory.origin == "policy":
+                with torch.no_grad():
+                    self._evaluate([experience])
+            else:
+                for place in range(len(trajectory.steps)):
+                    policy_input(trajectory, place, self._screens)
+        except PolicyError as error:
+            raise InvalidEventError(f"trajectory {trajectory.trajectory_id} cannot be learned from: {error}") from error
 
     def prioritize(self, batch: Sequence[Priority]) -> None:
         for priority in batch:

@@ -222,9 +222,11 @@ class ReplayBuffer:
         self.evicted_by = {reason: int(count) for reason, count in state["evicted_by"].items()}
         self.withheld_total = int(state["withheld_total"])
         by_id = {experience.trajectory.trajectory_id: experience for experience in experiences}
-        for identity, (slot, arrival, priority, prioritized, samples, sampled_version, withheld) in state[
-            "entries"
-        ].items():
+        # A buffer that was made smaller since takes the newest that fit, in slots of its own numbering.
+        newest = sorted(state["entries"].items(), key=lambda item: int(item[1][1]))[-self._max_trajectories :]
+        fits = all(int(row[0]) <= self._max_trajectories for _, row in newest)
+        kept = {identity: row if fits else [index, *row[1:]] for index, (identity, row) in enumerate(newest)}
+        for identity, (slot, arrival, priority, prioritized, samples, sampled_version, withheld) in kept.items():
             experience = by_id.get(identity)
             if experience is None:
                 continue
