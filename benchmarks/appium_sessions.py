@@ -1,6 +1,6 @@
 """Episodes a second on MiniWoB++ with one, two and more browsers at once, in one run side by side.
 
-``python benchmarks/appium_sessions.py [--seconds 15] [--sessions 1 2 4]`` starts an Appium server, gives each browser a thread
+``python benchmarks/appium_sessions.py [--seconds 15] [--sessions 1 2]`` starts an Appium server, gives each browser a thread
 and random taps, and prints a table. Each number of sessions runs on fresh browsers, that are opened before the clock starts.
 """
 

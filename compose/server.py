@@ -220,6 +220,8 @@ def port_answers(port: int) -> bool:
     return True
 
 
-def cache_dir() -> Path:
-    """Where downloaded programs are kept: ``DISTRL_CACHE``, else ``.cache`` at the repository's root."""
-    return Path(os.environ.get("DISTRL_CACHE") or Path(__file__).resolve().parent.parent / ".cache").resolve()
+def write_private(path: Path, content: str) -> None:
+    """Write what only this user may read: credentials are in it."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(content)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from server import Server, ServerError, port_is_free
+from server import Server, ServerError, port_is_free, write_private
 
 STATE = Path(".distrl")
 STOP_SECONDS = 3.0
@@ -180,11 +180,11 @@ def write(state: Path, servers: Sequence[Running]) -> None:
             toml.append(f"{key} = {text}")
             env.append(f"export DISTRL_{section.upper()}__{key.upper()}='{text}'")
         toml.append("")
-    _write_private(
+    write_private(
         state / "stack.json", json.dumps({"servers": [asdict(server) for server in servers]}, indent=2) + "\n"
     )
-    _write_private(state / "stack.toml", "\n".join(toml))
-    _write_private(state / "stack.env", "\n".join(env) + "\n")
+    write_private(state / "stack.toml", "\n".join(toml))
+    write_private(state / "stack.env", "\n".join(env) + "\n")
 
 
 def end(running: Running) -> None:
@@ -224,13 +224,6 @@ def _locked(state: Path) -> Iterator[None]:
     with (state / "stack.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _write_private(path: Path, content: str) -> None:
-    """Write what only this user may read: it holds the S3 server's credentials."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(content)
 
 
 # --- command line -------------------------------------------------------------------------------------
