@@ -113,6 +113,7 @@ class KafkaServer(Server):
             "num.network.threads": 2,
             "num.io.threads": 2,
             "log.cleaner.dedupe.buffer.size": 8_000_000,
+            "log.cleaner.backoff.ms": 2000,
             "log.retention.check.interval.ms": 5000,
         }
 

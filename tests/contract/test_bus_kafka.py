@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from bus_suite import BusContract
+from bus_suite import WAIT_S, BusContract, TopicFactory
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from distrl.core.config import BusConfig
+from distrl.core.contracts.bus import Bus, Producer, Record, TopicPartition
 
 if TYPE_CHECKING:
     from kafka_broker import KafkaServer
@@ -40,3 +44,32 @@ class TestKafkaBus(BusContract):
 
         yield stalled
         kafka_server.resume()
+
+    def test_compaction_leaves_the_newest_of_each_key_at_its_offset(
+        self, bus: Bus, producer: Producer, topics: TopicFactory, kafka_server: KafkaServer
+    ) -> None:
+        """Settings make the broker compact within seconds; a reader goes over the holes and ends without lag."""
+        topic = topics(cleanup="compact")
+        settings = {"segment.ms": "500", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "500"}
+        admin = KafkaAdminClient(bootstrap_servers=kafka_server.bootstrap)
+        try:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=settings)])
+        finally:
+            admin.close()
+        for number in range(10):
+            for key in (b"a", b"b"):
+                producer.send(topic, b"%d" % number, key=key).result(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        end, seen = 20, list[Record]()
+        while sum(record.key in (b"a", b"b") for record in seen) != 2:
+            assert time.monotonic() < deadline, seen
+            time.sleep(0.6)
+            producer.send(topic, b"roll", key=b"roll").result(WAIT_S)  # ends a segment: the last is never compacted
+            end += 1
+            with bus.consumer([topic]) as consumer:
+                seen = []
+                while any(consumer.lag().values()):
+                    assert time.monotonic() < deadline, seen
+                    seen += consumer.poll(0.2)
+                assert consumer.position(TopicPartition(topic, 0)) == end
+        assert [(r.offset, r.key, r.value) for r in seen if r.key != b"roll"] == [(18, b"a", b"9"), (19, b"b", b"9")]
