@@ -46,6 +46,13 @@ class RunConfig(Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="from which level on distrl's own messages are logged"
     )
+    http_host: str = Field(default="127.0.0.1", description="where each node answers /metrics and /health")
+    http_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="the same; 0: a free one, which `distrl status` shows, for several nodes a host",
+    )
 
     @model_validator(mode="after")
     def _name_fits(self) -> Self:
@@ -76,9 +83,19 @@ class BusConfig(Section):
     username: str = Field(default="", description="kafka: of the login")
     password: SecretStr = Field(default=SecretStr(""), description="by environment: DISTRL_BUS__PASSWORD")
     ca_file: Path | None = Field(default=None, description="kafka: PEM file of the authority that signed the broker")
+    cert_file: Path | None = Field(
+        default=None, description="kafka: PEM file of this client's certificate, for mutual TLS"
+    )
+    key_file: Path | None = Field(default=None, description="kafka: PEM file of that certificate's private key")
+    compression: Literal["auto", "none", "gzip", "lz4", "zstd"] = Field(
+        default="auto", description="kafka: of batches; auto compresses what gets smaller by it and leaves the rest"
+    )
     partitions: int = Field(default=4, ge=1, le=1000, description="of each keyed topic; fixed for the life of a run")
     replication: int = Field(default=1, ge=1, description="kafka: copies of each record")
     retention_hours: float = Field(default=168.0, gt=0, description="must cover the learner's buffer")
+    retention_bytes: int = Field(
+        default=0, ge=0, description="of each partition of a topic that is not compacted; 0: without bound"
+    )
     max_record_bytes: int = Field(default=1_000_000, ge=65_536, description="bytes of one record")
     session_seconds: float = Field(default=10.0, gt=0, description="a group member silent this long is replaced")
     delivery_seconds: float = Field(default=120.0, gt=0, description="a record not acknowledged by then has failed")
@@ -104,12 +121,35 @@ class StoreConfig(Section):
     inline_bytes: int = Field(default=2048, ge=0, description="artefacts up to this size ride inside the event")
     timeout_seconds: float = Field(default=30.0, gt=0, description="of one request")
     cache_bytes: int = Field(default=64_000_000, ge=0, description="recently read artefacts kept in a node's memory")
+    grace_hours: float = Field(
+        default=24.0,
+        gt=0.5,
+        description="`distrl store gc` leaves what was put, or found again by a put, more lately than this",
+    )
 
 
 class RegistryConfig(Section):
     """``[registry]``: where schemas are known by id."""
 
-    kind: Literal["committed"] = Field(default="committed", description="ids come from the committed schema files")
+    kind: Literal["committed", "confluent"] = Field(
+        default="committed", description="ids from the committed schema files, or from a Confluent-compatible registry"
+    )
+    url: str = Field(
+        default="http://127.0.0.1:8081", description="confluent: where its API begins (Apicurio: .../apis/ccompat/v7)"
+    )
+    username: str = Field(default="", description="confluent: of the login; empty: none")
+    password: SecretStr = Field(default=SecretStr(""), description="by environment: DISTRL_REGISTRY__PASSWORD")
+    ca_file: Path | None = Field(
+        default=None, description="confluent: PEM file of the authority that signed the registry"
+    )
+    timeout_seconds: float = Field(default=10.0, gt=0, description="confluent: of one request")
+    register_missing: bool = Field(
+        default=True, description="confluent: a node registers schemas that are not there; false: that is an error"
+    )
+    write_versions: dict[str, int] = Field(
+        default_factory=dict,
+        description="schema versions to write, by record, while older readers are about; unset: the newest",
+    )
 
 
 class PolicyConfig(Section):
@@ -185,6 +225,9 @@ class LearnerConfig(Section):
     )
     checkpoint_seconds: float = Field(default=30.0, gt=0, description="interval of checkpoints")
     checkpoints_kept: int = Field(default=2, ge=1, description="older ones are removed")
+    weights_kept: int = Field(
+        default=100, ge=0, description="newest versions kept in the store, besides the first; above max_lag; 0: all"
+    )
     options: Table = Field(default_factory=dict)
 
 

@@ -92,6 +92,37 @@ class SplitViolationError(InvalidEventError):
     code = "DISTRL-203"
 
 
+# --- schema registry ----------------------------------------------------------------------------
+
+
+class RegistryError(DistrlError):
+    """The schema registry refused or failed an operation for good."""
+
+    code = "DISTRL-210"
+
+
+class RegistryUnavailableError(RegistryError):
+    """The schema registry cannot be reached now."""
+
+    code = "DISTRL-211"
+    retriable = True
+    exit_code = 3
+
+
+class IncompatibleSchemaError(RegistryError):
+    """A schema cannot be read by, or cannot read, what another version of it has written."""
+
+    code = "DISTRL-212"
+    exit_code = 2
+
+
+class RegistryCredentialsError(RegistryError):
+    """The schema registry refused the credentials, or does not let them do this."""
+
+    code = "DISTRL-213"
+    exit_code = 3
+
+
 # --- bus ----------------------------------------------------------------------------------------
 
 
@@ -146,6 +177,20 @@ class TopicMismatchError(BusError):
 
     code = "DISTRL-307"
     exit_code = 2
+
+
+class BusCredentialsError(BusError):
+    """The broker refused the login, or what it says of itself cannot be trusted (TLS)."""
+
+    code = "DISTRL-308"
+    exit_code = 3
+
+
+class BusAuthorizationError(BusError):
+    """The broker knows who asks and does not allow it; the message names what was asked."""
+
+    code = "DISTRL-309"
+    exit_code = 3
 
 
 # --- store --------------------------------------------------------------------------------------
@@ -229,6 +274,23 @@ class TaskError(DistrlError):
     """A task source cannot give the task that was asked for."""
 
     code = "DISTRL-510"
+    exit_code = 2
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+class UnknownRunError(DistrlError):
+    """Neither the log nor the store knows a run of that name."""
+
+    code = "DISTRL-520"
+    exit_code = 2
+
+
+class RunInUseError(DistrlError):
+    """Nodes of the run are alive: what is asked would take the ground from under them."""
+
+    code = "DISTRL-521"
     exit_code = 2
 
 

@@ -129,6 +129,8 @@ class Trajectory:
     """Of an aborted episode: the error's class and its text."""
     attributes: dict[str, str] = field(default_factory=dict)
     """Free for plugins. Nothing in the core reads it."""
+    incarnation: str = ""
+    """Start of the collector's process that recorded the episode; tells two processes of one node id apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,12 @@ class NodeStatus:
     """Which side the node waits for; empty when it works."""
     counters: dict[str, int] = field(default_factory=dict)
     distrl_version: str = ""
+    missing: str = ""
+    """Who is missing, in words, while the node waits in vain; empty otherwise."""
+    ready: bool = True
+    """Whether the node takes part in the work: its log, store and plugin answer."""
+    http: str = ""
+    """``host:port`` where the node answers ``/metrics`` and ``/health``; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +270,12 @@ class DeadLetter:
     """The original bytes."""
     headers: dict[str, bytes] = field(default_factory=dict)
     attempt: int = 1
+    """How often the record has been tried."""
     traceback: str = ""
+    cause: str = ""
+    """Class and message of the error beneath the one that ``code`` and ``message`` tell; empty if there is none."""
+    record_time_ms: int = 0
+    """The record's own time; 0 if it is not known."""
 
 
 Event = Trajectory | Reward | Priority | Feedback | WeightsUpdate | NodeStatus | Metrics | DeadLetter

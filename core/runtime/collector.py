@@ -266,6 +266,7 @@ class CollectorLoop:
         """The episode as it goes on the log. One that is too large is checked in; one that still does not fit, or that is no valid
         event, ends as aborted without its steps: it must not hold up the others."""
         frame, limit = self._node.writer.frame, self._node.config.bus.max_record_bytes - RECORD_OVERHEAD_BYTES
+        item = replace(item, incarnation=self._node.incarnation)
         try:
             value = frame(item)
             if len(value) > limit:
