@@ -30,6 +30,7 @@ def loop(tmp_path: Path) -> CollectorLoop:
         writer=SimpleNamespace(frame=Codec().encode),
         config=parse_config({"bus": {"max_record_bytes": LIMIT}}),
         artefacts=artefacts,
+        incarnation="start-1",
     )
     return current
 
@@ -40,9 +41,9 @@ def with_screens(size: int) -> Trajectory:
     return make_trajectory("large", steps=[replace(step, observation=look)] * 4)
 
 
-def test_a_small_one_stays_as_it_is(loop: CollectorLoop) -> None:
-    small = make_trajectory("small", steps=[])
-    assert loop._framed(small) == (small, Codec().encode(small))
+def test_a_small_one_stays_as_it_is_and_says_which_start_recorded_it(loop: CollectorLoop) -> None:
+    small = replace(make_trajectory("small", steps=[]), incarnation="start-1")
+    assert loop._framed(replace(small, incarnation="")) == (small, Codec().encode(small))
 
 
 def test_a_large_one_is_checked_in(loop: CollectorLoop) -> None:
