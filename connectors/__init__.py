@@ -30,6 +30,7 @@ def open_bus(config: BusConfig, *, clock: Clock, client_id: str) -> Bus:
         config.path,
         synchronous=config.synchronous,
         session_s=config.session_seconds,
+        poll_limit_s=config.poll_gap_seconds,
         in_flight_records=config.in_flight_records,
         in_flight_bytes=config.in_flight_bytes,
         send_s=config.send_seconds,

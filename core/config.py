@@ -98,6 +98,11 @@ class BusConfig(Section):
     )
     max_record_bytes: int = Field(default=1_000_000, ge=65_536, description="bytes of one record")
     session_seconds: float = Field(default=10.0, gt=0, description="a group member silent this long is replaced")
+    poll_gap_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        description="a group member that has not asked for records this long is replaced, though its process lives",
+    )
     delivery_seconds: float = Field(default=120.0, gt=0, description="a record not acknowledged by then has failed")
     send_seconds: float = Field(default=60.0, gt=0, description="longest wait of a send while too much is in flight")
     in_flight_records: int = Field(default=1000, ge=1, description="records sent and not acknowledged, a producer")

@@ -31,8 +31,6 @@ ANSWER_S = 15.0
 """Longest wait for offsets and positions, seconds."""
 CLOSE_S = 5.0
 """Longest wait for the last commit and for leaving the group, seconds."""
-MAX_POLL_GAP_S = 300.0
-"""A member that has not polled for this long is replaced even though it still gives signs of life, seconds."""
 _RETRY_S = 0.2
 PARTITION_FETCH_BYTES = 2 * 1024 * 1024
 
@@ -89,7 +87,7 @@ class KafkaLogConsumer:
                 group_instance_id=member if group is not None else None,
                 session_timeout_ms=session_ms,
                 heartbeat_interval_ms=max(50, min(3000, session_ms // 5)),
-                max_poll_interval_ms=int(max(MAX_POLL_GAP_S, 2 * session_ms / 1000) * 1000),
+                max_poll_interval_ms=int(connection.config.poll_gap_seconds * 1000),
                 partition_assignment_strategy=(RangePartitionAssignor(),),
                 max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
             )

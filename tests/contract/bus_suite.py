@@ -742,6 +742,57 @@ class BusContract:
             records = collect(consumer, 6)
             assert {record.partition for record in records} == {0, 1}
 
+    def test_member_that_does_not_poll_is_replaced_and_its_commit_refused(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str
+    ) -> None:
+        topic = topics()
+        partition = TopicPartition(topic, 0)
+        revoked: list[TopicPartition] = []
+        bus = bus_factory()
+        with bus.producer() as producer:
+            send_all(producer, topic, [b"%d" % index for index in range(4)])
+        with bus_factory(poll_gap_seconds=1.5).consumer([topic], group=group, on_revoke=revoked.extend) as hung:
+            mine = collect(hung, 4, ack=False)
+            with bus.consumer([topic], group=group) as other:
+                theirs = collect(other, 4, ack=False)
+                assert [record.offset for record in theirs] == [0, 1, 2, 3]
+                other.ack(theirs[0])
+                other.commit()
+                for record in mine:
+                    hung.ack(record)
+                hung.commit()
+                assert other.committed(partition) == 1
+                assert hung.poll(0.0) == []
+                poll_until([hung], lambda: revoked == [partition])
+                assert hung.assignment() == frozenset()
+                assert other.committed(partition) == 1
+            assert [record.offset for record in collect(hung, 3)] == [1, 2, 3]
+
+    def test_paused_member_that_polls_keeps_its_partitions(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str
+    ) -> None:
+        topic = topics()
+        partition = TopicPartition(topic, 0)
+        revoked: list[TopicPartition] = []
+        impatient = bus_factory(poll_gap_seconds=1.0)
+        with (
+            impatient.consumer([topic], group=group, on_revoke=revoked.extend) as busy,
+            impatient.consumer([topic], group=f"{group}-hung") as hung,
+        ):
+            assigned(busy)
+            assigned(hung)
+            busy.pause([partition])
+            with impatient.producer() as producer:
+                send_all(producer, topic, [b"v"])
+            # A member of another group that does not poll is replaced meanwhile, so time enough has passed.
+            with bus_factory().consumer([topic], group=f"{group}-hung") as successor:
+                got = poll_until([busy, successor], lambda: bool(successor.assignment()))
+            assert got[0] == []
+            assert revoked == []
+            assert busy.paused() == busy.assignment() == {partition}
+            busy.resume([partition])
+            assert [record.value for record in collect(busy, 1)] == [b"v"]
+
     def test_successor_of_a_latest_reader_starts_where_that_started(
         self, bus: Bus, bus_factory: BusFactory, producer: Producer, topics: TopicFactory, group: str
     ) -> None:
@@ -877,6 +928,111 @@ class BusContract:
         found = bus.admin().topics()
         assert found[compacted] == TopicSpec(compacted, cleanup="compact")
         assert found[endless] == TopicSpec(endless, partitions=2)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"cleanup": "compact"},
+            {"cleanup": "compact,delete"},
+            {"retention_ms": 7_200_000},
+            {"retention_ms": None},
+            {"retention_bytes": None},
+            {"max_record_bytes": 80_000},
+        ],
+        ids=str,
+    )
+    def test_alter_changes_a_setting_and_leaves_the_rest(
+        self, bus: Bus, topics: TopicFactory, change: dict[str, Any]
+    ) -> None:
+        admin = bus.admin()
+        settings: dict[str, Any] = {
+            "retention_ms": 3_600_000,
+            "retention_bytes": 50_000_000,
+            "max_record_bytes": 70_000,
+        }
+        topic, same = topics(2, **settings), topics(2, **settings)
+        declared = TopicSpec(topic, partitions=2, **{**settings, **change})
+        unchanged, absent = TopicSpec(same, partitions=2, **settings), TopicSpec("distrl.test.absent", **settings)
+        assert admin.alter([unchanged, declared, absent]) == [topic]
+        assert admin.topics()[topic] == declared
+        assert admin.topics()[same] == unchanged
+        assert absent.name not in admin.topics()
+        assert admin.alter([unchanged, declared]) == []
+
+    def test_alter_never_touches_partitions_or_replication(self, bus: Bus, topics: TopicFactory) -> None:
+        admin = bus.admin()
+        topic = topics(2)
+        assert admin.alter([TopicSpec(topic, partitions=5, replication=3)]) == []
+        assert admin.alter([TopicSpec(topic, partitions=1, replication=3, retention_ms=3_600_000)]) == [topic]
+        assert admin.topics()[topic] == TopicSpec(topic, partitions=2, retention_ms=3_600_000)
+        assert admin.alter([]) == []
+
+    def test_a_producer_takes_what_an_altered_topic_takes(
+        self, bus: Bus, bus_factory: BusFactory, producer: Producer, topics: TopicFactory
+    ) -> None:
+        topic = topics(max_record_bytes=70_000)
+        with pytest.raises(RecordTooLargeError):
+            producer.send(topic, bytes(80_000)).result(WAIT_S)
+        bus_factory().admin().alter([TopicSpec(topic, max_record_bytes=90_000)])  # as another process does it
+        producer.send(topic, bytes(80_000)).result(WAIT_S)
+
+    def test_a_topic_that_becomes_compacted_tells_the_newest_of_each_key(
+        self, bus: Bus, producer: Producer, topics: TopicFactory
+    ) -> None:
+        topic = topics()
+        for value in (b"1", b"2"):
+            producer.send(topic, value, key=b"a").result(WAIT_S)
+        assert bus.admin().alter([TopicSpec(topic, cleanup="compact")]) == [topic]
+        producer.send(topic, b"3", key=b"a").result(WAIT_S)
+        with bus.consumer([topic]) as consumer:
+            records: list[Record] = []
+            while not records or records[-1].offset != 2:
+                records += consumer.poll(WAIT_S)
+        assert records[-1].value == b"3"
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def test_groups_are_known_by_members_or_offsets(
+        self, bus: Bus, bus_factory: BusFactory, producer: Producer, topics: TopicFactory, group: str
+    ) -> None:
+        topic = topics()
+        send_all(producer, topic, [b"v"])
+        admin = bus.admin()
+        assert admin.groups(group) == []
+        with (
+            bus_factory().consumer([topic], group=f"{group}.b") as left,
+            bus_factory().consumer([topic], group=f"{group}.a") as stays,
+        ):
+            collect(left, 1)
+            left.close()
+            collect(stays, 1, ack=False)
+            assert admin.groups(group) == [f"{group}.a", f"{group}.b"]
+            assert admin.groups(f"{group}.b") == [f"{group}.b"]
+            assert set(admin.groups()) >= {f"{group}.a", f"{group}.b"}
+
+    def test_delete_groups_forgets_offsets_and_keeps_who_lives(
+        self, bus: Bus, bus_factory: BusFactory, producer: Producer, topics: TopicFactory, group: str
+    ) -> None:
+        topic = topics()
+        send_all(producer, topic, [b"v"])
+        gone, lives, absent = f"{group}.gone", f"{group}.lives", f"{group}.absent"
+        admin = bus.admin()
+        with bus_factory().consumer([topic], group=gone) as left, bus_factory().consumer([topic], group=lives) as stays:
+            collect(left, 1)
+            left.close()
+            collect(stays, 1)
+            stays.commit()
+            with pytest.raises(BusError, match=lives):
+                admin.delete_groups([lives, absent, gone])
+            assert admin.groups(group) == [lives]
+            assert admin.group_offsets(gone) == {}
+            assert admin.group_offsets(lives) == {TopicPartition(topic, 0): 1}
+            stays.poll(0.0)
+        admin.delete_groups([lives, absent])
+        admin.delete_groups([])
+        assert admin.groups(group) == []
+        with bus.consumer([topic], group=lives) as again:
+            assert [record.value for record in collect(again, 1)] == [b"v"]
 
     @pytest.mark.parametrize("name", ["", ".", "..", "../escape", "a/b", "a b", "a\0b", "x" * 250])
     def test_impossible_topic_names_are_refused(self, bus: Bus, name: str) -> None:
