@@ -8,20 +8,25 @@ from contextlib import contextmanager
 from distrl.connectors.embedded.catalogue import Catalogue, Topic
 from distrl.connectors.embedded.partition import Partition
 from distrl.core.contracts.bus import TopicPartition, TopicSpec
+from distrl.core.contracts.clock import Clock
 from distrl.core.errors import BusError
 
 
 class EmbeddedAdmin:
     """Implements ``TopicAdmin``. Safe for use by several threads."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
         self._catalogue = catalogue
+        self._clock = clock
 
     def topics(self) -> dict[str, TopicSpec]:
         return {name: topic.spec for name, topic in self._catalogue.topics().items()}
 
     def create(self, specs: Sequence[TopicSpec]) -> list[str]:
         return self._catalogue.create_topics(specs)
+
+    def alter(self, specs: Sequence[TopicSpec]) -> list[str]:
+        return self._catalogue.alter_topics(specs)
 
     def delete(self, names: Sequence[str]) -> None:
         self._catalogue.delete_topics(names)
@@ -33,6 +38,14 @@ class EmbeddedAdmin:
                 raise BusError(f"topic {name.topic!r} has no partition {name.partition}")
             with self._opened(topic, name.partition) as partition:
                 partition.trim(offset)
+
+    def groups(self, prefix: str = "") -> list[str]:
+        return sorted(name for name in self._catalogue.groups(self._clock.time_ms()) if name.startswith(prefix))
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        kept = self._catalogue.delete_groups(names, self._clock.time_ms())
+        if kept:
+            raise BusError(f"group {', '.join(kept)} has members: stop them, or wait until their sessions end")
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         return self._catalogue.offsets(group)

@@ -127,7 +127,7 @@ class EmbeddedBus:
         with self._lock:
             if self._admin is None:
                 self._admin = self._catalogue(LOCK_S)
-            return EmbeddedAdmin(self._admin)
+            return EmbeddedAdmin(self._admin, self._clock)
 
     def ping(self, timeout_s: float) -> None:
         catalogue = self._catalogue(timeout_s)

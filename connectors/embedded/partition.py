@@ -32,7 +32,7 @@ CREATE TABLE meta (
 INSERT INTO meta VALUES (0, 0, 0, 0);
 """
 
-KEY_INDEX = "CREATE INDEX records_key ON records (key, position) WHERE key IS NOT NULL;"
+KEY_INDEX = "CREATE INDEX IF NOT EXISTS records_key ON records (key, position) WHERE key IS NOT NULL;"
 
 SIZE = "ifnull(length(key), 0) + ifnull(length(value), 0) + ifnull(length(headers), 0)"
 
@@ -91,6 +91,10 @@ class Partition:
     def create(path: Path, *, compact: bool) -> None:
         """Make the file of a partition unless there is one."""
         create(path, SCHEMA + KEY_INDEX if compact else SCHEMA)
+
+    def index_keys(self) -> None:
+        """Make compaction quick in a file that was made without it."""
+        self._database.execute(KEY_INDEX)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -183,9 +187,9 @@ class Partition:
 
     def tend(self, spec: TopicSpec, now_ms: int) -> None:
         """Remove what retention or compaction lets go of. Writers call it now and then."""
-        if spec.cleanup == "compact":
+        if "compact" in spec.cleanup:
             self._compact(now_ms)
-        else:
+        if "delete" in spec.cleanup:
             if spec.retention_ms is not None:
                 self.trim(self.at_time(now_ms - spec.retention_ms))
             if spec.retention_bytes is not None:

@@ -119,6 +119,8 @@ class EmbeddedProducer:
             self._clock.time_ms() if timestamp_ms is None else timestamp_ms, key, pack_headers(headers), value
         )
         size = entry.size()
+        if size > found.spec.max_record_bytes:  # what is known may be old: look again before a record is refused
+            found = self._topics[topic] = self._catalogue.topic(topic)
         if size > found.spec.max_record_bytes:
             raise RecordTooLargeError(
                 f"a record of {size} bytes exceeds the {found.spec.max_record_bytes} that topic {topic!r} takes: "
@@ -270,7 +272,8 @@ class EmbeddedProducer:
         try:
             if now >= lane.next_tend:
                 lane.next_tend = now + TEND_S
-                lane.partition.tend(lane.topic.spec, self._clock.time_ms())
+                spec = self._catalogue.topic(lane.topic.spec.name).spec  # as it stands: settings change under us
+                lane.partition.tend(spec, self._clock.time_ms())
             lane.partition.checkpoint_if_large()
         except DistrlError as error:  # the records are written all the same, and the next time tries again
             log.warning("housekeeping failed", topic=lane.topic.spec.name, partition=lane.index, error=str(error))

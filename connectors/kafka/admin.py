@@ -6,14 +6,14 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import OffsetSpec
 from kafka.protocol.consumer import IsolationLevel
 
-from distrl.connectors.kafka.backdoor import Holder
+from distrl.connectors.kafka.backdoor import Holder, change_topic_settings, topic_settings
 from distrl.connectors.kafka.catalog import Catalog, KnownTopic
 from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.failure import KafkaError, translate, translated
@@ -25,6 +25,12 @@ PATIENCE_S = 5.0
 """How long a call is tried again while the broker is away: a restarted one is found within that."""
 _PAUSE_S = 0.2
 _NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+_CLEANUP: dict[frozenset[str], Literal["delete", "compact", "compact,delete"]] = {
+    frozenset({"delete"}): "delete",
+    frozenset({"compact"}): "compact",
+    frozenset({"compact", "delete"}): "compact,delete",
+}
 
 T = TypeVar("T")
 
@@ -44,21 +50,12 @@ class KafkaAdmin:
     def topics(self) -> dict[str, TopicSpec]:
         described = self._call("listing topics", lambda client: client.describe_topics())
         found = {topic["name"]: topic for topic in described if not topic["is_internal"] and topic["error_code"] == 0}
-        settings = self._settings(list(found))
-        return {name: _spec(name, topic, settings[name]) for name, topic in found.items() if name in settings}
+        return self._specs(found)
 
     def describe(self, names: Sequence[str]) -> dict[str, KnownTopic]:
         """Those of the named topics that exist."""
-        usable = [name for name in names if _NAME.fullmatch(name)]
-        if not usable:
-            return {}
-        described = self._call("looking for topics", lambda client: client.describe_topics(usable))
-        found = {topic["name"]: topic for topic in described if topic["error_code"] == 0}
-        settings = self._settings(list(found))
         return {
-            name: KnownTopic(len(topic["partitions"]), int(settings[name]["max.message.bytes"]))
-            for name, topic in found.items()
-            if name in settings
+            name: KnownTopic(spec.partitions, spec.max_record_bytes) for name, spec in self._described(names).items()
         }
 
     def create(self, specs: Sequence[TopicSpec]) -> list[str]:
@@ -75,6 +72,21 @@ class KafkaAdmin:
             self.catalog.forget([spec.name])
         return made
 
+    def alter(self, specs: Sequence[TopicSpec]) -> list[str]:
+        present = self._described([spec.name for spec in specs])
+        changes: dict[str, dict[str, str]] = {}
+        for spec in specs:
+            if spec.name in present:
+                old, new = _settings_of(present[spec.name]), _settings_of(spec)
+                changes[spec.name] = {key: value for key, value in new.items() if old[key] != value}
+        changes = {name: settings for name, settings in changes.items() if settings}
+        if changes:
+            refusals = self._call("changing topics", lambda client: change_topic_settings(client, changes))
+            self.catalog.forget(list(changes))
+            for name, failure in refusals.items():
+                raise translate(failure, f"changing topic {name}", self._connection.brokers) from failure
+        return list(changes)
+
     def delete(self, names: Sequence[str]) -> None:
         if not names:
             return
@@ -89,6 +101,23 @@ class KafkaAdmin:
         if before:
             offsets = {KafkaTopicPartition(*partition): offset for partition, offset in before.items()}
             self._call("deleting records", lambda client: client.delete_records(offsets))
+
+    def groups(self, prefix: str = "") -> list[str]:
+        found = self._call("listing groups", lambda client: client.list_groups())
+        return sorted({group["group_id"] for group in found if group["group_id"].startswith(prefix)})
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        wanted = sorted(set(names))
+        answer = self._call(f"deleting groups {', '.join(wanted)}", lambda client: client.delete_groups(wanted))
+        inhabited = sorted(name for name, said in answer.items() if said == errors.NonEmptyGroupError.__name__)
+        for name, said in answer.items():
+            if said not in ("OK", errors.GroupIdNotFoundError.__name__, errors.NonEmptyGroupError.__name__):
+                failure = getattr(errors, said, errors.UnknownError)()
+                raise translate(failure, f"deleting group {name}", self._connection.brokers)
+        if inhabited:
+            raise BusError(f"group {', '.join(inhabited)} has members: stop them, or wait until their sessions end")
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         offsets = self._call(f"asking for group {group}", lambda client: client.list_group_offsets(group)[group])
@@ -151,19 +180,27 @@ class KafkaAdmin:
                         raise
                 self._clock.sleep(_PAUSE_S)
 
-    def _settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """The settings of topics. One that vanishes meanwhile is left out."""
-        if not names:
+    def _described(self, names: Sequence[str]) -> dict[str, TopicSpec]:
+        """Those of the named topics that exist, as they stand."""
+        usable = [name for name in names if _NAME.fullmatch(name)]
+        if not usable:
             return {}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-        answer = self._call(
-            "reading settings of topics", lambda client: client.describe_configs(resources, config_filter="all")
-        )
-        return {
-            name: {key: setting["value"] for key, setting in settings.items()}
-            for name, settings in answer.get("topic", {}).items()
-            if settings
-        }
+        described = self._call("looking for topics", lambda client: client.describe_topics(usable))
+        return self._specs({topic["name"]: topic for topic in described if topic["error_code"] == 0})
+
+    def _specs(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, TopicSpec]:
+        """With their settings. A topic that vanishes meanwhile is left out."""
+        if not found:
+            return {}
+        answer = self._call("reading settings of topics", lambda client: topic_settings(client, list(found)))
+        specs: dict[str, TopicSpec] = {}
+        for name, settings in answer.items():
+            if isinstance(settings, errors.UnknownTopicOrPartitionError):
+                continue
+            if isinstance(settings, Exception):
+                raise translate(settings, f"reading settings of topic {name}", self._connection.brokers) from settings
+            specs[name] = _spec(name, found[name], settings)
+        return specs
 
     def _exists(self, spec: TopicSpec) -> bool:
         known = self.describe([spec.name]).get(spec.name)
@@ -179,19 +216,13 @@ class KafkaAdmin:
 
 def _create(client: Any, spec: TopicSpec) -> bool:
     """Make a topic and wait until it has leaders; False if it exists."""
-    configs = {
-        "cleanup.policy": spec.cleanup,
-        "retention.ms": str(-1 if spec.retention_ms is None else spec.retention_ms),
-        "retention.bytes": str(-1 if spec.retention_bytes is None else spec.retention_bytes),
-        "max.message.bytes": str(spec.max_record_bytes),
-    }
     try:
         client.create_topics(
             {
                 spec.name: {
                     "num_partitions": spec.partitions,
                     "replication_factor": spec.replication,
-                    "configs": configs,
+                    "configs": _settings_of(spec),
                 }
             },
             wait_for_metadata=True,
@@ -199,6 +230,16 @@ def _create(client: Any, spec: TopicSpec) -> bool:
     except errors.TopicAlreadyExistsError:
         return False
     return True
+
+
+def _settings_of(spec: TopicSpec) -> dict[str, str]:
+    """What a declaration says, as the broker calls it."""
+    return {
+        "cleanup.policy": spec.cleanup,
+        "retention.ms": str(-1 if spec.retention_ms is None else spec.retention_ms),
+        "retention.bytes": str(-1 if spec.retention_bytes is None else spec.retention_bytes),
+        "max.message.bytes": str(spec.max_record_bytes),
+    }
 
 
 def _spec(name: str, topic: Mapping[str, Any], settings: Mapping[str, str]) -> TopicSpec:
@@ -210,7 +251,7 @@ def _spec(name: str, topic: Mapping[str, Any], settings: Mapping[str, str]) -> T
         name,
         partitions=len(topic["partitions"]),
         replication=len(topic["partitions"][0]["replica_nodes"]),
-        cleanup="compact" if "compact" in settings["cleanup.policy"] else "delete",
+        cleanup=_CLEANUP.get(frozenset(settings["cleanup.policy"].split(",")), "delete"),
         retention_ms=bound("retention.ms"),
         retention_bytes=bound("retention.bytes"),
         max_record_bytes=int(settings["max.message.bytes"]),

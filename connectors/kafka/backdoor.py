@@ -7,10 +7,12 @@ and of faults fail when a release of kafka-python moves what is used here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka import errors
+from kafka.admin import ConfigResourceType
+from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 TOMBSTONE = object()
 """Stands for no value until kafka-python has checked that key or value is there (``connection``'s serializer)."""
@@ -21,6 +23,39 @@ class Holder(NamedTuple):
 
     producer_id: int
     epoch: int
+
+
+# --- admin clients ------------------------------------------------------------------------------------
+
+# kafka-python's own methods lose the broker's answer: what may not be read looks as if it were not there, and what may
+# not be changed is told in a sentence.
+
+
+def topic_settings(client: Any, names: Sequence[str]) -> dict[str, dict[str, str] | Exception]:
+    """Each topic's settings as they stand, or why the broker does not tell them."""
+    topics = [(ConfigResourceType.TOPIC, name, None) for name in names]
+    answer = client._manager.run(client._manager.send, DescribeConfigsRequest(resources=topics))
+    return {
+        topic.resource_name: {setting.name: setting.value for setting in topic.configs}
+        if topic.error_code == 0
+        else errors.for_code(topic.error_code)(topic.error_message)
+        for topic in answer.results
+    }
+
+
+def change_topic_settings(client: Any, changes: Mapping[str, Mapping[str, str]]) -> dict[str, Exception]:
+    """Set some settings of topics and leave their others; why the broker refused, by topic."""
+    setting = 0  # of the four operations of the protocol
+    topics = [
+        (ConfigResourceType.TOPIC, name, [(key, setting, value) for key, value in settings.items()])
+        for name, settings in changes.items()
+    ]
+    answer = client._manager.run(client._manager.send, IncrementalAlterConfigsRequest(resources=topics))
+    return {
+        topic.resource_name: errors.for_code(topic.error_code)(topic.error_message)
+        for topic in answer.responses
+        if topic.error_code != 0
+    }
 
 
 # --- producers ----------------------------------------------------------------------------------------

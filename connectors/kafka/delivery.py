@@ -130,6 +130,9 @@ class Intake:
             size += sum(2 * _VARINT_BYTES + len(name.encode()) + len(data) for name, data in headers)
         if size > limit:
             size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, list(headers)))
+        if size > limit:  # what is known may be old: look again before a record is refused
+            self._catalog.forget([topic])
+            limit = min(self._catalog.topic(topic).max_record_bytes, REQUEST_BYTES)
         if size > limit:
             raise RecordTooLargeError(
                 f"a record of {size} bytes does not fit into topic {topic!r} ({limit} bytes); put large artefacts into the store"

@@ -58,6 +58,10 @@ class RecordPosition:
     offset: int
 
 
+ALTERABLE = ("cleanup", "retention_ms", "retention_bytes", "max_record_bytes")
+"""Settings of a ``TopicSpec`` that can change while the topic is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
     """One topic as declared. ``None`` for a retention means without bound."""
@@ -65,7 +69,8 @@ class TopicSpec:
     name: str
     partitions: int = 1
     replication: int = 1
-    cleanup: Literal["delete", "compact"] = "delete"
+    cleanup: Literal["delete", "compact", "compact,delete"] = "delete"
+    """``compact`` keeps the newest record of each key whatever its age, ``delete`` what the retentions allow."""
     retention_ms: int | None = None
     retention_bytes: int | None = None
     """Per partition, as in Kafka."""
@@ -202,11 +207,22 @@ class TopicAdmin(Protocol):
         """Make those that are missing; return their names. An existing one with other partitions
         raises ``TopicMismatchError``; nothing is ever shrunk or removed."""
 
+    def alter(self, specs: Sequence[TopicSpec]) -> list[str]:
+        """Bring the settings (``ALTERABLE``) of those that exist to what is declared; return the names of those that
+        changed. Partitions and replication stay as they are, whatever is declared. Missing topics are ignored."""
+
     def delete(self, names: Sequence[str]) -> None:
         """Remove topics with all their records. Unknown names are ignored."""
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Let go of all records below the given offsets."""
+
+    def groups(self, prefix: str = "") -> list[str]:
+        """Names of the groups that have members or committed offsets and begin with ``prefix``, sorted."""
+
+    def delete_groups(self, names: Sequence[str]) -> None:
+        """Forget groups and what they committed. Unknown names are ignored. One that has members is kept, and
+        ``BusError`` names it once the others are gone."""
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What a group has committed; empty if it is unknown."""
