@@ -1,4 +1,4 @@
-"""Writes the reference pages of ``docs/`` from the code: settings, errors, hooks. ``make docs`` calls it; a test compares.
+"""Writes the reference pages of ``docs/`` from the code: settings, errors, hooks, metrics. ``make docs`` calls it; a test compares.
 
 Runs in the project's environment. ``PAGES`` maps a page's name to the function that renders it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -15,6 +15,16 @@ from pydantic import BaseModel, SecretStr
 
 from distrl.core import errors
 from distrl.core.config import Config, Section
+from distrl.core.contracts.metric import (
+    BUCKETS_S,
+    HANDLERS,
+    NODE_METRICS,
+    OPERATIONS,
+    RUN_METRICS,
+    SIDES,
+    WAITS,
+    Metric,
+)
 from distrl.core.errors import ControlFlow, DistrlError
 from distrl.plugins.manager import KINDS, SECTIONS, load_plugins
 from distrl.plugins.spec import ObserveSpec, RegisterSpec
@@ -120,11 +130,69 @@ def hooks() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metrics() -> str:
+    """Every number that a node tells, on the log and over HTTP."""
+    lines = [
+        "# Metrics",
+        NOTE,
+        "",
+        "Every node tells the same numbers twice. It writes them to the topic `metrics` at each heartbeat",
+        "(`run.heartbeat_seconds`), over the interval since the last one: `distrl status` shows the newest, `report.html` the whole",
+        "run. And it serves them at `/metrics` in Prometheus' text format, since its start; [observability.md](observability.md) says",
+        "where, and how to scrape a run. The table is `core/contracts/metric.py`.",
+        "",
+        "Every series has the labels `run`, `role` and `node`, and the one that stands behind its name. An empty first column: the",
+        "number is only served. `<...>` stands for what follows a prefix.",
+        "",
+        "| on the topic | at `/metrics` | kind | by | meaning |",
+        "| --- | --- | --- | --- | --- |",
+        *(_metric(item, topic=True) for item in NODE_METRICS),
+        "",
+        "The standard series of the Prometheus client, `process_*` (processor time, memory, open files) and `python_*`, are served too.",
+        "",
+        "## Labels",
+        "",
+        f"* `cause`: {_names(WAITS)}",
+        f"* `side`: {_names(SIDES)}",
+        f"* `handler`: {_names(HANDLERS)}",
+        f"* `operation`: {_names(OPERATIONS)}",
+        f"* `le`, the histograms' upper bounds in seconds: {', '.join(f'{bound:g}' for bound in BUCKETS_S)}",
+        "",
+        "Who waits for whom reads off the shares: collectors that wait for `allowance` have a learner that is behind, a learner that",
+        "waits for `trajectories` has too few collectors, one that waits for `verdicts` too few evaluators.",
+        "",
+        "## The run as a whole",
+        "",
+        "`distrl run` serves these of its own, with the label `run` and the one that stands behind the name.",
+        "",
+        "| at `/metrics` | kind | meaning |",
+        "| --- | --- | --- |",
+        *(_metric(item, topic=False) for item in RUN_METRICS),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "errors.md": error_codes,
     "hooks.md": hooks,
+    "metrics.md": metrics,
 }
+
+
+def _metric(item: Metric, *, topic: bool) -> str:
+    prefix = item.served.endswith("_")
+    served = f"`{item.served}<name>`" if prefix else f"`{item.served}`"
+    if item.label and not prefix:
+        served += f" `{{{item.label}}}`"
+    if not topic:
+        return f"| {served} | {item.kind} | {item.meaning} |"
+    name = f"{item.name}<{item.label or 'name'}>" if item.name.endswith(".") else item.name
+    return f"| {f'`{name}`' if name else ''} | {served} | {item.kind} | {item.by} | {item.meaning} |"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _settings(model: type[BaseModel]) -> list[str]:

@@ -67,17 +67,22 @@ def test_codes_are_unique() -> None:
     assert len({error.code for error in errors}) == len(errors)
 
 
-def test_every_metric_has_its_row() -> None:
-    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    rows = set(re.findall(r"^\| `([a-z_.<>]+)` \|", text, re.M))
-    names = {value for name, value in vars(metric).items() if name.isupper() and isinstance(value, str)}
-    known = {f"{name}<{_placeholder(name)}>" if name.endswith(".") else name for name in names}
-    assert rows == known
-    assert all(f"`{cause}`" in text for cause in metric.WAITS)
+def test_every_name_that_loops_count_under_stands_in_the_table() -> None:
+    constants = {
+        value
+        for name, value in vars(metric).items()
+        if name.isupper() and isinstance(value, str) and not value.startswith("distrl_")
+    }
+    assert constants == {item.name for item in metric.NODE_METRICS if item.name}
 
 
-def _placeholder(prefix: str) -> str:
-    return {metric.WAIT_SHARE: "cause", metric.LAG: "topic", metric.LEARNER: "name"}[prefix]
+def test_served_names_are_unique_and_follow_the_conventions() -> None:
+    served = [item.served for item in (*metric.NODE_METRICS, *metric.RUN_METRICS)]
+    assert len(set(served)) == len(served)
+    for item in (*metric.NODE_METRICS, *metric.RUN_METRICS):
+        assert re.fullmatch(r"distrl_[a-z_]+", item.served)
+        assert item.served.endswith("_total") == (item.kind == "counter"), item.served
+        assert item.meaning[0].isupper() or item.meaning[0].isdigit()
 
 
 @pytest.mark.parametrize(("page", "line"), list(command_lines()))
