@@ -22,7 +22,7 @@ from distrl.core.errors import BusUnavailableError, CodecError, RecordTooLargeEr
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.outbox import Outbox, OutboxSender, outbox_path
-from distrl.core.runtime.trace import new_traceparent
+from distrl.core.runtime.trace import root_traceparent
 from distrl.core.runtime.watchdog import Watchdog
 from distrl.core.runtime.weights import WeightsFollower
 
@@ -179,7 +179,7 @@ class CollectorLoop:
             policy=policy,
             epoch=update.epoch,
             version=update.version,
-            traceparent=new_traceparent(node.random),
+            traceparent=root_traceparent(episode),
         )
 
     def _demonstration_ticket(self) -> Ticket | None:
@@ -203,7 +203,7 @@ class CollectorLoop:
             policy=None,
             epoch=0,
             version=0,
-            traceparent=new_traceparent(node.random),
+            traceparent=root_traceparent(episode),
         )
 
     def _finished(self) -> bool:

@@ -124,7 +124,7 @@ class Judge:
         plugin = self._plugin
         identity = derived_id("reward", event.trajectory_id, plugin.name, plugin.version)
         return Reward(
-            envelope=self._node.writer.envelope(identity, traceparent=event.envelope.traceparent),
+            envelope=self._node.writer.envelope(identity, parent=event.envelope.traceparent),
             trajectory_id=event.trajectory_id,
             evaluator=plugin.name,
             evaluator_version=plugin.version,

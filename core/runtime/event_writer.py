@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from collections.abc import Sequence
@@ -11,13 +12,15 @@ import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from distrl.core.codec import Codec, derived_id, event_key, event_topic
-from distrl.core.contracts.bus import Producer, Record, RecordPosition
+from distrl.core.contracts.bus import Headers, Producer, Record, RecordPosition
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import DeadLetter, Envelope, Event, Role
 from distrl.core.contracts.metric import DEAD_LETTERS
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import DeliveryError, DistrlError
+from distrl.core.errors import CodecError, DeliveryError, DistrlError
 from distrl.core.runtime.activity import Activity
+from distrl.core.runtime.header import TRACEPARENT, EventHeaders
+from distrl.core.runtime.trace import child_traceparent, root_traceparent
 
 log = structlog.get_logger(__name__)
 MESSAGE_CHARACTERS = 4_000
@@ -58,14 +61,19 @@ class EventWriter:
         self._run = run
         self._node = node
         self._role = role
+        self._headers = EventHeaders(run=run, role=role, node=node)
         self._clock = clock
         self._activity = activity
         self._stop = stop
         self._patience = patience_s
 
-    def envelope(self, event_id: str, *, traceparent: str = "") -> Envelope:
-        """An envelope of this node, now."""
-        return Envelope(event_id, self._run, self._node, self._clock.time_ms(), traceparent)
+    def envelope(self, event_id: str, *, parent: str = "", begins_trace: bool = False) -> Envelope:
+        """An envelope of this node, now. ``parent``: the ``traceparent`` of the event that this one answers, whose trace it joins as a
+        span of its own. Without one it belongs to no trace, unless it begins one."""
+        now = self._clock.time_ms()
+        # A run's name and its first ids may come again; the time does not.
+        own = root_traceparent(event_id, str(now)) if begins_trace else child_traceparent(parent, event_id)
+        return Envelope(event_id, self._run, self._node, now, own)
 
     def frame(self, event: Event) -> bytes:
         """The event's bytes as they go on the log."""
@@ -73,11 +81,17 @@ class EventWriter:
 
     def send(self, event: Event, *, topic: str | None = None) -> Future[RecordPosition]:
         """Hand an event over to its topic (or ``topic``); the future resolves when the log has it."""
-        return self.send_framed(topic or event_topic(event), event_key(event), self._codec.encode(event))
+        value = self._codec.encode(event)
+        return self._send(topic or event_topic(event), event_key(event), value, self._headers.of(event))
 
     def send_framed(self, topic: str, key: bytes | None, value: bytes | None) -> Future[RecordPosition]:
-        """The same for bytes framed before; ``None`` sends a tombstone."""
-        return self._producer.send(self._topic(topic), value, key=key, timestamp_ms=self._clock.time_ms())
+        """The same for bytes framed before, which get the headers of the event that they hold; ``None`` sends a tombstone. Bytes
+        that are no event go as they are: whoever reads them says so in the dead letters."""
+        headers: Headers = ()
+        if value is not None:
+            with contextlib.suppress(CodecError):
+                headers = self._headers.of(self._codec.decode(value))
+        return self._send(topic, key, value, headers)
 
     def send_all(self, events: Sequence[Event], *, topic: str | None = None) -> None:
         """Send events, to their topics or to ``topic``, and wait until the log has all of them.
@@ -116,7 +130,7 @@ class EventWriter:
         self.send_all(
             [
                 DeadLetter(
-                    envelope=self.envelope(derived_id("dead-letter", self._role, where)),
+                    envelope=self.envelope(derived_id("dead-letter", self._role, where), parent=_parent(record)),
                     code=error.code,
                     message=error.message[:MESSAGE_CHARACTERS],
                     role=self._role,
@@ -131,6 +145,10 @@ class EventWriter:
                 )
             ]
         )
+
+    def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Future[RecordPosition]:
+        now = self._clock.time_ms()
+        return self._producer.send(self._topic(topic), value, key=key, headers=headers, timestamp_ms=now)
 
     def _send_once(self, events: list[Event], topic: str | None) -> None:
         """One try; leaves in ``events`` what the log has not acknowledged, and raises if that is anything."""
@@ -167,3 +185,8 @@ class EventWriter:
         """When patience ends; a stopping node tries a few times more, not for its whole patience."""
         elapsed = state.seconds_since_start or 0.0
         return elapsed >= self._patience or (self._stop.is_set() and state.attempt_number >= 5)
+
+
+def _parent(record: Record) -> str:
+    """The trace context in a record's headers; empty if there is none. Bytes come from other machines."""
+    return dict(record.headers).get(TRACEPARENT, b"").decode("ascii", "replace")

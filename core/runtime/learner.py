@@ -84,6 +84,8 @@ class LearnerLoop:
         self._seen = Seen(SEEN_CAPACITY)
         self._places: dict[str, Place] = {}
         """Where the trajectories in the buffer are on the log."""
+        self._traces: dict[str, str] = {}
+        """Their trace contexts, which feedback on them joins."""
         self._done: list[RecordPosition] = []
         """Handled since the last checkpoint; acknowledged with it."""
         self._positions: dict[TopicPartition, int] = {}
@@ -233,8 +235,8 @@ class LearnerLoop:
                 policy += trajectory.origin == "policy"
                 self._places[trajectory.trajectory_id] = (record.topic, record.partition, record.offset)
                 identity = derived_id("ingested", trajectory.trajectory_id)
-                trace = trajectory.envelope.traceparent
-                events.append(self._feedback(identity, trajectory.trajectory_id, "ingested", trace))
+                self._traces[trajectory.trajectory_id] = trajectory.envelope.traceparent
+                events.append(self._feedback(identity, trajectory.trajectory_id, "ingested"))
             self._done.append(RecordPosition(record.topic, record.partition, record.offset))
         self._ingested += policy
         self._pacer.arrived(policy)
@@ -322,26 +324,26 @@ class LearnerLoop:
         )
         for kind, numbers in ((kind, numbers) for kind, batch in kinds for numbers in batch):
             identity = derived_id(kind, numbers.trajectory_id, str(self._epoch), str(self._updates))
-            yield self._feedback(identity, numbers.trajectory_id, kind, "", numbers=numbers)
+            yield self._feedback(identity, numbers.trajectory_id, kind, numbers=numbers)
 
     def _evictions(self) -> Iterable[Feedback]:
         for trajectory_id, reason in self._learner.evictions().items():
             self._places.pop(trajectory_id, None)
             identity = derived_id("evicted", trajectory_id, str(self._epoch))
-            yield self._feedback(identity, trajectory_id, "evicted", "", reason=reason)
+            yield self._feedback(identity, trajectory_id, "evicted", reason=reason)
+            self._traces.pop(trajectory_id, None)
 
     def _feedback(
         self,
         identity: str,
         trajectory_id: str,
         kind: Literal["ingested", "trained", "rescanned", "evicted"],
-        traceparent: str,
         *,
         numbers: Numbers | None = None,
         reason: str = "",
     ) -> Feedback:
         return Feedback(
-            envelope=self._writer.envelope(identity, traceparent=traceparent),
+            envelope=self._writer.envelope(identity, parent=self._traces.get(trajectory_id, "")),
             trajectory_id=trajectory_id,
             kind=kind,
             epoch=self._epoch,
@@ -403,7 +405,8 @@ class LearnerLoop:
         self._positions = dict(covered.positions)
         self._seen = Seen(SEEN_CAPACITY, covered.seen)
         self._ingested = covered.ingested
-        known = {item.trajectory.trajectory_id for item in experiences}
+        self._traces = {item.trajectory.trajectory_id: item.trajectory.envelope.traceparent for item in experiences}
+        known = self._traces.keys()
         self._places = {identity: place for identity, place in covered.buffer.items() if identity in known}
         log.info(
             "restored",

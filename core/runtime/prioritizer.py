@@ -160,7 +160,7 @@ class PrioritizerLoop:
             raise InvalidEventError(f"prioritizer {self._plugin.name!r} gave {len(values)} values for {count} events")
         return values
 
-    def _priority(self, trajectory_id: str, value: float, version: int, cause: str, traceparent: str) -> Priority:
+    def _priority(self, trajectory_id: str, value: float, version: int, cause: str, parent: str) -> Priority:
         name = self._plugin.name
         if not (math.isfinite(value) and value >= 0):
             # One odd number must not stop the role: the learner's rescan will ask again.
@@ -168,7 +168,7 @@ class PrioritizerLoop:
             value = 0.0
         identity = derived_id("priority", trajectory_id, name, cause)
         return Priority(
-            envelope=self._node.writer.envelope(identity, traceparent=traceparent),
+            envelope=self._node.writer.envelope(identity, parent=parent),
             trajectory_id=trajectory_id,
             prioritizer=name,
             priority=value,

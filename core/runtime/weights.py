@@ -107,8 +107,9 @@ class WeightsPublisher:
         ):
             with attempt:
                 ref = self._store.put_file(key, self._file, media_type=MEDIA_TYPE)
+        identity = derived_id("weights", self._run, str(self._epoch), str(version), "0")
         update = WeightsUpdate(
-            envelope=self._writer.envelope(derived_id("weights", self._run, str(self._epoch), str(version), "0")),
+            envelope=self._writer.envelope(identity, begins_trace=True),
             policy=self._policy,
             epoch=self._epoch,
             version=version,
@@ -132,7 +133,7 @@ class WeightsPublisher:
         identity = derived_id("weights", self._run, str(self._epoch), str(self.update.version), str(sequence))
         update = replace(
             self.update,
-            envelope=self._writer.envelope(identity),
+            envelope=self._writer.envelope(identity, parent=self.update.envelope.traceparent),
             sequence=sequence,
             ingested=ingested,
             allowance=allowance,
