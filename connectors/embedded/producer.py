@@ -288,10 +288,13 @@ class EmbeddedProducer:
             lane.partition.close()
 
     def _fail(self, lane: Lane, failed: list[Pending], error: DistrlError) -> None:
-        """Give up the first records of a lane."""
+        """Give up the first records of a lane. Each sender gets an error of its own: raised in several threads, one object would
+        collect their tracebacks."""
         for _ in failed:
             lane.queue.popleft()
         self._budget.release(len(failed), sum(pending.size for pending in failed))
         for pending in failed:
-            pending.future.set_exception(error)
+            own = type(error)(error.message)
+            own.__cause__ = error.__cause__
+            pending.future.set_exception(own)
         self._budget.settle(len(failed))

@@ -30,9 +30,8 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record as read from the log."""
+class Record(NamedTuple):
+    """One record as read from the log. A tuple because one is made for every record that is read."""
 
     topic: str
     partition: int
@@ -49,8 +48,7 @@ class Record:
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPosition:
+class RecordPosition(NamedTuple):
     """Where an acknowledged record was written."""
 
     topic: str
@@ -75,6 +73,8 @@ class TopicSpec:
     retention_bytes: int | None = None
     """Per partition, as in Kafka."""
     max_record_bytes: int = 1_048_576
+    readable: bool = True
+    """False on a topic that may be seen and whose settings may not: what is said of them is then a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,9 @@ class Consumer(Protocol):
 class TopicAdmin(Protocol):
     """Looks at topics and groups and makes what is declared."""
 
-    def topics(self) -> dict[str, TopicSpec]:
-        """Every topic there is, by name, as it stands."""
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicSpec]:
+        """Topics by name, as they stand: every one that may be seen, or those of ``names`` that exist. Raises
+        ``BusAuthorizationError`` for a named one that may not be looked at."""
 
     def create(self, specs: Sequence[TopicSpec]) -> list[str]:
         """Make those that are missing; return their names. An existing one with other partitions
