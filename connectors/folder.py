@@ -7,6 +7,7 @@ Made by ``connectors.open_store``.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import re
@@ -15,7 +16,7 @@ import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,11 +33,12 @@ from distrl.connectors.blob import (
     temporary_file,
     verified,
 )
-from distrl.core.contracts.store import BlobRef, BlobStat
+from distrl.core.contracts.store import BlobRef, BlobStat, Leftovers
 from distrl.core.errors import BlobExistsError, BlobNotFoundError, InvalidKeyError, StoreUnavailableError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{2,62}")
 _TEMPORARY = ".tmp"
+_LOCK = ".lock"
 """No bucket's name starts with a dot."""
 _ABANDONED_SECONDS = 3600.0
 """A temporary file that nobody has written to for this long has no writer any more."""
@@ -76,7 +78,7 @@ class FolderStore(BlobReader):
         ref = reference(self._bucket, "", data, media_type)
         key = content_key(prefix, ref.sha256)
         path = self._path(key)
-        with local_errors(f"write {path}"):
+        with local_errors(f"write {path}"), self._locked(fcntl.LOCK_SH):
             try:
                 known = stat.S_ISREG((found := path.lstat()).st_mode) and found.st_size == len(data)
                 if known:
@@ -123,10 +125,11 @@ class FolderStore(BlobReader):
             except FileNotFoundError:
                 continue
             try:
-                if if_absent:
-                    os.link(temporary, target)  # unlike a rename it fails if the name is taken, in one step
-                else:
-                    os.replace(temporary, target)
+                with self._locked(fcntl.LOCK_SH):
+                    if if_absent:
+                        os.link(temporary, target)  # unlike a rename it fails if the name is taken, in one step
+                    else:
+                        os.replace(temporary, target)
             except FileExistsError as error:
                 if target.is_dir():
                     raise InvalidKeyError(f"{target} is a folder of objects: it cannot also be one") from error
@@ -216,6 +219,48 @@ class FolderStore(BlobReader):
                 parent.rmdir()
             except OSError:  # not empty, or gone already
                 break
+
+    def delete_older(self, key: str, before_ms: int) -> bool:
+        path = self._path(key)
+        with local_errors(f"remove {path}"), self._locked(fcntl.LOCK_EX):  # no renewal between the look and the removal
+            try:
+                if self.stat(key).modified_ms >= before_ms:
+                    return False
+            except BlobNotFoundError:
+                return False
+            self.delete(key)
+        return True
+
+    def leftovers(self, prefix: str, before_ms: int, *, remove: bool) -> Leftovers:
+        """Temporary files have no key: those of every run are told of."""
+        count = size = 0
+        with local_errors(f"look at {self._temporary}"), suppress(FileNotFoundError):
+            for entry in os.scandir(self._temporary):
+                with suppress(FileNotFoundError):
+                    found = entry.stat(follow_symlinks=False)
+                    if found.st_mtime_ns // 1_000_000 < before_ms:
+                        if remove:
+                            os.unlink(entry.path)
+                        count += 1
+                        size += found.st_size
+        return Leftovers(count, size)
+
+    def time_ms(self) -> int:
+        with local_errors(f"write to {self._root.parent}"):
+            self._temporary.mkdir(parents=True, exist_ok=True)
+            with temporary_file(self._temporary / uuid.uuid4().hex) as file:
+                return os.fstat(file.fileno()).st_mtime_ns // 1_000_000
+
+    @contextmanager
+    def _locked(self, kind: int) -> Iterator[None]:
+        """Hold the store's lock: shared by those who put and renew, alone by who removes what is old. A process that dies lets go."""
+        self._root.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._root.parent / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, kind)
+            yield
+        finally:
+            os.close(descriptor)
 
     def ping(self) -> None:
         with local_errors(f"write to {self._root}"):

@@ -11,7 +11,7 @@ import os
 import threading
 import uuid
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from io import BytesIO
@@ -36,7 +36,7 @@ from distrl.connectors.blob import (
     verified,
 )
 from distrl.connectors.s3_error import NoBucketError, answer_error, s3_errors
-from distrl.core.contracts.store import BlobRef, BlobStat
+from distrl.core.contracts.store import BlobRef, BlobStat, Leftovers
 from distrl.core.errors import (
     BlobExistsError,
     BlobNotFoundError,
@@ -51,6 +51,8 @@ PART_BYTES = 16 << 20
 MAX_PARTS = 10_000
 SINGLE_PUT_BYTES = 5 << 30
 """Largest object that S3 takes in one request."""
+PROBE = "probe-"
+"""What the keys of short-lived objects of our own start with, at the bucket's top; older ones are of processes that died."""
 CONNECT_SECONDS = 10.0
 """Longest wait for a connection, if the store's timeout is not shorter still."""
 
@@ -212,7 +214,7 @@ class S3Store(BlobReader):
         with self._lock:
             if self._conditional:
                 return
-            probe = f"probe-{uuid.uuid4().hex}"
+            probe = f"{PROBE}{uuid.uuid4().hex}"
 
             def put(data: bytes) -> None:
                 self._write(probe, lambda: self._put_at_once(probe, data, len(data), "text/plain", if_absent=True))
@@ -299,6 +301,70 @@ class S3Store(BlobReader):
                 self._client.remove_object(self._bucket, key)
         except BlobNotFoundError:
             return
+
+    def delete_older(self, key: str, before_ms: int) -> bool:
+        """Without versions in the bucket a renewal can still fall between the two requests, which follow each other at once."""
+        check_key(key)
+        removed = False
+        with suppress(BlobNotFoundError), s3_errors(self, f"remove {key}"):
+            while True:
+                found = self._client.stat_object(self._bucket, key)
+                if _stat(key, found).modified_ms >= before_ms:
+                    break
+                # Of a version: what was put after the look is another one and stays. An older one may come to light: again.
+                self._client.remove_object(self._bucket, key, version_id=found.version_id)
+                removed = True
+                if found.version_id is None:
+                    break
+        return removed
+
+    def leftovers(self, prefix: str, before_ms: int, *, remove: bool) -> Leftovers:
+        check_prefix(prefix)
+        count = size = 0
+        for blob in list(self._walk(PROBE)):
+            if blob.modified_ms < before_ms:
+                count, size = count + 1, size + blob.size
+                if remove:
+                    self.delete(blob.key)
+        for key, upload_id in self._uploads(prefix, before_ms):
+            count += 1
+            if remove:
+                with (
+                    suppress(StoreUnavailableError),
+                    s3_errors(self, f"abort an upload of {key}"),
+                ):  # it ended meanwhile
+                    self._client._abort_multipart_upload(self._bucket, key, upload_id)
+        return Leftovers(count, size)
+
+    def _uploads(self, prefix: str, before_ms: int) -> Sequence[tuple[str, str]]:
+        """Key and id of uploads in parts that were begun before then and have not ended. The client has no public call for it."""
+        found: list[tuple[str, str]] = []
+        marker: tuple[str | None, str | None] = (None, None)
+        try:
+            with s3_errors(self, f"list uploads to {prefix}"):
+                while True:
+                    page = self._client._list_multipart_uploads(
+                        self._bucket, prefix=prefix, key_marker=marker[0], upload_id_marker=marker[1]
+                    )
+                    for upload in page.uploads:
+                        begun = upload.initiated_time
+                        # Some servers take the prefix for a hint.
+                        if upload.object_name.startswith(prefix) and begun and begun.timestamp() * 1000 < before_ms:
+                            found.append((upload.object_name, upload.upload_id or ""))
+                    following = (page.next_key_marker, page.next_upload_id_marker)
+                    if not page.is_truncated or following == marker:
+                        return found
+                    marker = following
+        except NoBucketError:
+            return found
+
+    def time_ms(self) -> int:
+        probe = f"{PROBE}{uuid.uuid4().hex}"
+        self.put(probe, b"", media_type="text/plain")
+        try:
+            return self.stat(probe).modified_ms
+        finally:
+            self.delete(probe)
 
     def ping(self) -> None:
         with s3_errors(self, "ask"):

@@ -32,7 +32,16 @@ class BlobStat:
     key: str
     size: int
     modified_ms: int
-    """Milliseconds since the epoch; a put that finds its object already there renews it."""
+    """Milliseconds since the epoch by the store's own clock; a put that finds its object already there renews it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What writers that died have left behind, and no key names: unfinished uploads, temporary files."""
+
+    count: int
+    size: int
+    """Bytes; 0 where the store does not tell."""
 
 
 class BlobStore(Protocol):
@@ -72,6 +81,17 @@ class BlobStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove an object; an unknown key is ignored."""
+
+    def delete_older(self, key: str, before_ms: int) -> bool:
+        """Remove an object unless it was put or renewed at ``before_ms`` (the store's clock) or later; return whether it was
+        removed. On a folder, and in an S3 bucket with versions, no put or renewal can fall between the look and the removal."""
+
+    def leftovers(self, prefix: str, before_ms: int, *, remove: bool) -> Leftovers:
+        """What was left unfinished before ``before_ms`` (the store's clock) by puts of keys below ``prefix``, where the store
+        can tell whose it is; with ``remove`` it goes."""
+
+    def time_ms(self) -> int:
+        """The store's own clock, which ages of objects are told by: no other machine's need agree with it."""
 
     def ping(self) -> None:
         """Return if the store answers and the bucket is usable; raise a ``StoreError`` if not."""

@@ -341,6 +341,41 @@ class StoreContract:
         assert store.stat(other.key) == before[1]
         assert store.get(ref) == b"content"
 
+    # --- letting go of what is old ----------------------------------------------------------------
+
+    def test_only_what_is_older_is_removed(self, store: BlobStore, base: str) -> None:
+        ref = store.put(f"{base}/k", b"1", media_type=MEDIA_TYPE)
+        modified = store.stat(ref.key).modified_ms
+        assert not store.delete_older(ref.key, modified)
+        assert store.get(ref) == b"1"
+        assert store.delete_older(ref.key, modified + 1)
+        assert list(store.list(f"{base}/")) == []
+        assert not store.delete_older(ref.key, modified + 1)
+
+    def test_what_was_renewed_or_put_again_stays(self, store: BlobStore, base: str) -> None:
+        content = store.put_content(base, b"again", media_type=MEDIA_TYPE)
+        other = store.put(f"{base}/other", b"1", media_type=MEDIA_TYPE)
+        time.sleep(1.1)  # S3 tells times by the second
+        before = store.time_ms() // 1000 * 1000
+        store.put_content(base, b"again", media_type=MEDIA_TYPE)
+        replaced = store.put(other.key, b"2", media_type=MEDIA_TYPE)
+        assert not store.delete_older(content.key, before)
+        assert not store.delete_older(other.key, before)
+        assert (store.get(content), store.get(replaced)) == (b"again", b"2")
+
+    def test_the_clock_is_the_store_s_own(self, store: BlobStore, base: str) -> None:
+        store.put(f"{base}/before", b"1", media_type=MEDIA_TYPE)
+        now = store.time_ms()
+        store.put(f"{base}/after", b"1", media_type=MEDIA_TYPE)
+        before, after = (store.stat(f"{base}/{name}").modified_ms for name in ("before", "after"))
+        assert before - 1000 <= now <= after + 1000
+        assert {stat.key for stat in store.list(base)} == {f"{base}/before", f"{base}/after"}
+
+    def test_nothing_unfinished_is_nothing_left_over(self, store: BlobStore, base: str) -> None:
+        store.put(f"{base}/k", b"1", media_type=MEDIA_TYPE)
+        store.leftovers(f"{base}/", store.time_ms(), remove=True)
+        assert [stat.key for stat in store.list(base)] == [f"{base}/k"]
+
     def test_content_of_the_wrong_size_is_put_right(self, store: BlobStore, base: str, corrupt: Corrupt) -> None:
         ref = store.put_content(base, b"content", media_type="image/png")
         corrupt(ref, b"cont")

@@ -15,7 +15,7 @@ import pytest
 from store_suite import MEDIA_TYPE, MIB, Corrupt, OpenStore, StoreContract, noise, run_python
 
 from distrl.connectors.folder import FolderStore
-from distrl.core.contracts.store import BlobRef
+from distrl.core.contracts.store import BlobRef, Leftovers
 from distrl.core.errors import (
     BlobExistsError,
     BlobNotFoundError,
@@ -33,6 +33,19 @@ from pathlib import Path
 for number in range(1_000_000):
     print(number, flush=True)
     store.put_file(f"torn/{{number % 3}}", Path(sys.argv[1]), media_type="image/png")
+"""
+
+REMOVER = """
+import sys, threading
+{store_code}
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()
+print("ready", flush=True)
+removed = 0
+while not stop.is_set():
+    for stat in store.list("race/"):
+        removed += store.delete_older(stat.key, 1_500_000_000_000)
+print(removed, flush=True)
 """
 
 
@@ -92,6 +105,38 @@ class TestFolderStore(StoreContract):
         (temporary / "alive").write_bytes(b"half")
         open_store().put("k", b"2", media_type=MEDIA_TYPE)
         assert [path.name for path in temporary.iterdir()] == ["alive"]
+
+    def test_what_dead_writers_left_is_told_and_removed(self, open_store: OpenStore) -> None:
+        store = open_store()
+        store.put("k", b"1", media_type=MEDIA_TYPE)
+        now = store.time_ms()
+        temporary = folder(store).parent / ".tmp"
+        (temporary / "dead").write_bytes(b"half")
+        os.utime(temporary / "dead", (1_000_000_000, 1_000_000_000))
+        (temporary / "alive").write_bytes(b"half")
+        assert store.leftovers("any/", now, remove=False) == Leftovers(1, 4)
+        assert store.leftovers("any/", now, remove=True) == Leftovers(1, 4)
+        assert [path.name for path in temporary.iterdir()] == ["alive"]
+
+    def test_no_renewal_falls_between_the_look_and_the_removal(self, open_store: OpenStore, store_code: str) -> None:
+        """One process ages and removes an object as fast as it can, another puts it again: a put that has returned holds."""
+        store = open_store()
+        child = run_python(REMOVER.format(store_code=store_code))
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            ref = store.put_content("race", b"content", media_type=MEDIA_TYPE)
+            child.stdout.readline()
+            for _ in range(3000):
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(folder(store) / ref.key, (1_000_000_000, 1_000_000_000))
+                store.put_content("race", b"content", media_type=MEDIA_TYPE)
+                assert store.get(ref) == b"content"
+        finally:
+            child.stdin.close()
+            removed = int(child.stdout.read())
+            child.wait()
+            child.stdout.close()
+        assert removed > 0
 
     def test_a_full_disk_is_said_and_leaves_nothing(self, tiny_disk: Path, tmp_path: Path) -> None:
         store = FolderStore(tiny_disk)

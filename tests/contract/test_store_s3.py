@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from minio import Minio
+from minio.versioningconfig import VersioningConfig
 from store_suite import MEDIA_TYPE, MIB, PART_BYTES, Corrupt, OpenStore, StoreContract, noise
 
 from distrl.connectors.s3 import S3Store
@@ -75,6 +77,57 @@ class TestS3Store(StoreContract):
             client.put_object(ref.bucket, ref.key, BytesIO(data), len(data))
 
         return put_other
+
+
+# --- letting go of what is old ------------------------------------------------------------------------
+
+
+def test_an_upload_that_was_given_up_is_told_and_aborted(s3_server: S3Server) -> None:
+    with connect(s3_server, bucket="uploads") as store:
+        store.put("run/k", b"1", media_type=MEDIA_TYPE)
+        client = store._client
+        for key in ("run/weights/1", "run/weights/2", "run-b/weights/1"):
+            upload = client._create_multipart_upload("uploads", key, {})
+            client._upload_part("uploads", key, noise(PART_BYTES), None, upload, 1)
+        assert store.leftovers("run/", store.time_ms() - 60_000, remove=True).count == 0
+        later = store.time_ms() + 60_000
+        assert store.leftovers("run/", later, remove=False).count == 2
+        assert store.leftovers("run/", later, remove=True).count == 2
+        assert store.leftovers("run/", later, remove=False).count == 0
+        assert store.leftovers("run-b/", later, remove=True).count == 1
+        assert [stat.key for stat in store.list()] == ["run/k"]
+
+
+def test_a_probe_that_was_left_is_removed(s3_server: S3Server) -> None:
+    with connect(s3_server, bucket="probes") as store:
+        store.put("probe-of-a-dead-process", b"", media_type=MEDIA_TYPE)
+        later = store.time_ms() + 60_000
+        assert store.leftovers("run/", later, remove=True).count == 1
+        assert list(store.list()) == []
+
+
+def test_of_a_bucket_with_versions_only_the_one_looked_at_goes(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(s3_server, bucket="versions") as store:
+        store.ping()
+        store._client.set_bucket_versioning("versions", VersioningConfig("Enabled"))
+        ref = store.put_content("run", b"content", media_type=MEDIA_TYPE)
+        look = store._client.stat_object
+
+        def renew_after_the_look(*arguments: str) -> object:
+            found = look(*arguments)
+            monkeypatch.undo()
+            store.put_content("run", b"content", media_type=MEDIA_TYPE)
+            return found
+
+        time.sleep(1.1)  # S3 tells times by the second
+        before = store.time_ms() // 1000 * 1000
+        monkeypatch.setattr(store._client, "stat_object", renew_after_the_look)
+        store.delete_older(ref.key, before)
+        assert store.get(ref) == b"content"
+        assert store.delete_older(ref.key, store.time_ms() + 60_000)
+        assert list(store.list()) == []
 
 
 # --- buckets and credentials --------------------------------------------------------------------------
