@@ -1,17 +1,20 @@
-"""Everything that touches a vendor: logs, object stores, devices. Vendor errors are translated here and nowhere else.
+"""Everything that touches a vendor: logs, object stores, schema registries, devices. Vendor errors are translated here and nowhere
+else.
 
-``open_bus`` and ``open_store`` make what a configuration asks for; the client libraries are
+``open_bus``, ``open_store`` and ``open_registry`` make what a configuration asks for; the client libraries are
 imported only then. Called by the node runtime and the command line.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distrl.core.config import BusConfig, StoreConfig
+    from distrl.core.config import BusConfig, RegistryConfig, StoreConfig
     from distrl.core.contracts.bus import Bus
     from distrl.core.contracts.clock import Clock
+    from distrl.core.contracts.registry import SchemaRegistry
     from distrl.core.contracts.store import BlobStore
 
 
@@ -57,3 +60,23 @@ def open_store(config: StoreConfig) -> BlobStore:
     from distrl.connectors.folder import FolderStore
 
     return FolderStore(config.path)
+
+
+def open_registry(config: RegistryConfig, *, clock: Clock, cache_file: Path | None = None) -> SchemaRegistry | None:
+    """The schema registry that ``[registry]`` names; ``None`` where the committed schemas are all there is.
+
+    ``cache_file`` keeps its answers over restarts, if the folder is there. Opening does not connect.
+    """
+    if config.kind == "committed":
+        return None
+    from distrl.connectors.registry import ConfluentRegistry
+
+    return ConfluentRegistry(
+        config.url,
+        clock=clock,
+        username=config.username,
+        password=config.password.get_secret_value(),
+        ca_file=config.ca_file,
+        timeout_s=config.timeout_seconds,
+        cache_file=cache_file,
+    )

@@ -1,9 +1,10 @@
 """Events to bytes and back: Avro in Confluent's frame (0x00, schema id in 4 big-endian bytes, Avro body). Used by ``core.runtime``
 and the tools, for every record on the log.
 
-An event is written with the newest committed schema of its record and read with it too, whatever version
-it was written with. Bytes come from other machines, so nothing but a ``CodecError`` comes out of any bytes, and the memory
-that decoding takes is bounded by their number.
+An event is written with the newest committed schema of its record, or the version that the configuration names, and read
+with the newest, whatever version it was written with. Bytes come from other machines, so nothing but a ``CodecError`` comes out
+of any bytes (or a ``RegistryError``, if a registry must be asked and cannot be), and the memory that decoding takes is bounded by
+their number.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from io import BytesIO
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
+from uuid import UUID
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro.schema import to_parsing_canonical_form
 
+from distrl.core.contracts.bus import Headers
 from distrl.core.contracts.events import (
     DeadLetter,
     Event,
@@ -27,15 +31,24 @@ from distrl.core.contracts.events import (
     WeightsUpdate,
 )
 from distrl.core.contracts.identity import derived_id, event_key, event_topic
-from distrl.core.conversion import from_record, to_record
-from distrl.core.errors import CodecError, InvalidEventError, UnknownSchemaError
+from distrl.core.contracts.registry import SchemaRegistry
+from distrl.core.conversion import Convert, from_record, to_record
+from distrl.core.errors import CodecError, ConfigError, InvalidEventError, UnknownSchemaError
 from distrl.core.rule import check
-from distrl.schemas import Schema, all_schemas, latest
+from distrl.schemas import Schema, all_schemas, latest, load_schema
+from distrl.schemas.registration import registered_id
 
-__all__ = ["RECORDS", "Codec", "SchemaResolver", "derived_id", "event_key", "event_topic"]
+__all__ = ["RECORDS", "Codec", "derived_id", "event_key", "event_topic"]
 
 MAGIC = 0
 HEADER = struct.Struct(">BI")
+GUID_MAGIC = 1
+GUID_BYTES = 16
+SCHEMA_ID_HEADER = "__value_schema_id"
+"""Where Confluent's serializers put the frame if not before the value."""
+CONTENT_ID_HEADER = "apicurio.value.contentId"
+"""Where Apicurio's serializers put the id, in 8 big-endian bytes; it is the id that its Confluent-compatible API knows."""
+CONTENT_ID = struct.Struct(">Q")
 
 RECORDS: dict[type[Event], str] = {
     Trajectory: "trajectory",
@@ -54,11 +67,8 @@ Parsed = Any
 """A schema as fastavro's ``parse_schema`` returns it."""
 
 
-class SchemaResolver(Protocol):
-    """Finds the schemas of writers that are newer than this package. Implemented by a registry's connector."""
-
-    def schema(self, schema_id: int) -> Mapping[str, Any]:
-        """The schema as JSON. Raises ``UnknownSchemaError`` for an id that nobody registered."""
+SchemaKey = int | UUID
+"""What names a schema: an id of the registry (or the committed one), or an id that is unique over registries."""
 
 
 class _Reader:
@@ -74,68 +84,113 @@ class _Reader:
         """``None`` when it is what was written: no resolution is needed then."""
 
 
-class Codec:
-    """Encodes and decodes events. Immutable but for a cache of schemas; safe for use by several threads.
+class _Writer:
+    """How to write one record: in one go with its newest version, or reduced to the version that is pinned."""
 
-    Ids of committed schemas are known; others are asked of ``resolver``.
+    __slots__ = ("convert", "frame", "newest", "pinned")
+
+    def __init__(self, frame: bytes, convert: Convert, newest: Parsed, pinned: Parsed | None) -> None:
+        self.frame = frame
+        self.convert = convert
+        self.newest = newest
+        self.pinned = pinned
+        """``None`` when the newest is written."""
+
+    def write(self, event: Event) -> bytes:
+        body = BytesIO(self.frame if self.pinned is None else b"")
+        body.seek(0, 2)
+        schemaless_writer(body, self.newest, self.convert(event), strict=True)
+        if self.pinned is None:
+            return body.getvalue()
+        # What a reader of the pinned version would make of the newest: fields dropped, unknown symbols replaced by their default.
+        body.seek(0)
+        reduced = schemaless_reader(body, self.newest, self.pinned)
+        body = BytesIO(self.frame)
+        body.seek(0, 2)
+        schemaless_writer(body, self.pinned, reduced, strict=True)
+        return body.getvalue()
+
+
+class Codec:
+    """Encodes and decodes events. Safe for use by several threads.
+
+    Without a registry the id in a frame is the committed one and only committed schemas can be read. With one, ids are the registry's;
+    committed ids are read all the same, for records from before it.
     """
 
-    def __init__(self, resolver: SchemaResolver | None = None) -> None:
-        self._resolver = resolver
+    def __init__(
+        self,
+        registry: SchemaRegistry | None = None,
+        *,
+        write_versions: Mapping[str, int] | None = None,
+        register_missing: bool = True,
+    ) -> None:
+        """``write_versions``: by record, the version to write in place of the newest. ``register_missing``: register what is to be
+        written and not there. Nothing is asked of the registry yet. Raises ``ConfigError`` for a version that is not committed."""
+        self._registry = registry
+        self._register_missing = register_missing
+        self._written = _written_schemas(write_versions or {})
         self._newest: dict[str, tuple[type[Event], Parsed]] = {}
-        self._writers: dict[type[Event], tuple[bytes, Parsed, Any]] = {}
-        self._readers: dict[int, _Reader] = {}
+        self._writers: dict[type[Event], _Writer] = {}
+        self._readers: dict[SchemaKey, _Reader] = {}
+        self._committed: dict[str, _Reader] = {}
+        """By canonical form: what the registry gives is most often a committed schema in other words."""
         for kind, record in RECORDS.items():
             schema = latest(record)
-            parsed = parse_schema(schema.definition)
-            self._newest[schema.name] = (kind, parsed)
-            self._writers[kind] = (HEADER.pack(MAGIC, schema.schema_id), parsed, to_record(kind))
+            self._newest[schema.name] = (kind, parse_schema(schema.definition))
         for committed in all_schemas():
-            self._readers[committed.schema_id] = self._committed(committed)
+            kind, newest = self._newest[committed.name]
+            parsed = parse_schema(committed.definition)
+            reader = _Reader(kind, parsed, None if parsed == newest else newest)
+            self._readers[committed.schema_id] = reader
+            self._committed[to_parsing_canonical_form(parsed)] = reader
+
+    def prepare(self) -> None:
+        """Ask the registry, once, for the ids of all that this codec writes, so that encoding never waits for it.
+
+        Raises what the registry's calls raise, ``RegistryError`` for a schema that is missing and may not be registered.
+        """
+        for kind in RECORDS:
+            self._writer(kind)
 
     def encode(self, event: Event) -> bytes:
         """The framed bytes of ``event``.
 
-        Raises ``InvalidEventError`` for a value out of range and ``CodecError`` for a value of the wrong type.
+        Raises ``InvalidEventError`` for a value out of range, ``CodecError`` for a value of the wrong type, and a ``RegistryError`` if the
+        registry must be asked for the id and does not tell (see ``prepare``).
         """
-        try:
-            header, parsed, convert = self._writers[type(event)]
-        except KeyError:
-            raise CodecError(f"{type(event).__name__} is not an event; events are {_names(RECORDS)}") from None
+        writer = self._writers.get(type(event)) or self._writer(type(event))
         try:
             check(event)
-            body = BytesIO()
-            body.write(header)
-            schemaless_writer(body, parsed, convert(event), strict=True)
+            return writer.write(event)
         except CodecError:
             raise
         except Exception as error:
             raise CodecError(f"{type(event).__name__} does not fit its schema: {_reason(error)}") from error
-        return body.getvalue()
 
     @overload
-    def decode(self, data: bytes | memoryview) -> Event: ...
+    def decode(self, data: bytes | memoryview, *, headers: Headers = ...) -> Event: ...
     @overload
-    def decode(self, data: bytes | memoryview, expect: type[T]) -> T: ...
+    def decode(self, data: bytes | memoryview, expect: type[T], headers: Headers = ...) -> T: ...
     @overload
-    def decode(self, data: bytes | memoryview, expect: tuple[type[T], ...]) -> T: ...
-    def decode(self, data: bytes | memoryview, expect: type[Any] | tuple[type[Any], ...] | None = None) -> Any:
-        """The event that ``data`` holds, which must be an ``expect``.
+    def decode(self, data: bytes | memoryview, expect: tuple[type[T], ...], headers: Headers = ...) -> T: ...
+    def decode(
+        self, data: bytes | memoryview, expect: type[Any] | tuple[type[Any], ...] | None = None, headers: Headers = ()
+    ) -> Any:
+        """The event that ``data`` holds, which must be an ``expect``. ``headers`` are the record's: if they name the schema,
+        ``data`` has no frame.
 
         Raises ``UnknownSchemaError`` for a schema id that cannot be resolved, ``InvalidEventError`` for another event than
-        expected or a value out of range, ``CodecError`` for whatever else is wrong with the bytes.
+        expected or a value out of range, ``CodecError`` for whatever else is wrong with the bytes, ``RegistryUnavailableError`` (retriable) if
+        the registry must be asked and is away.
         """
-        if len(data) < HEADER.size:
-            raise CodecError(f"{len(data)} bytes are too few for a framed event")
-        magic, schema_id = HEADER.unpack_from(data)
-        if magic != MAGIC:
-            raise CodecError(f"not a framed event: it starts with byte {magic:#04x}, not 0x00")
-        reader = self._readers.get(schema_id) or self._resolve(schema_id)
+        key, start = _schema_of(data, headers)
+        reader = self._readers.get(key) or self._resolve(key)
         if expect is not None and not issubclass(reader.type, expect):
             expected = expect if isinstance(expect, tuple) else (expect,)
             raise InvalidEventError(f"a {reader.type.__name__} where {_names(expected)} is due")
         body = BytesIO(data)
-        body.seek(HEADER.size)
+        body.seek(start)
         try:
             event: Event = reader.build(schemaless_reader(body, reader.written, reader.newest))
         except Exception as error:
@@ -145,26 +200,84 @@ class Codec:
         check(event)
         return event
 
-    def _committed(self, schema: Schema) -> _Reader:
-        kind, newest = self._newest[schema.name]
-        parsed = parse_schema(schema.definition)
-        return _Reader(kind, parsed, None if parsed == newest else newest)
+    def _writer(self, kind: type[Event]) -> _Writer:
+        """Made when it is needed first: a reader's codec asks the registry for no id to write."""
+        try:
+            schema = self._written[kind]
+        except KeyError:
+            raise CodecError(f"{kind.__name__} is not an event; events are {_names(RECORDS)}") from None
+        _, newest = self._newest[schema.name]
+        schema_id = schema.schema_id
+        pinned = None if schema == latest(schema.record) else parse_schema(schema.definition)
+        if self._registry is not None:
+            schema_id = registered_id(self._registry, schema, register_missing=self._register_missing)
+            self._readers[schema_id] = self._committed[to_parsing_canonical_form(pinned or newest)]
+        writer = self._writers[kind] = _Writer(HEADER.pack(MAGIC, schema_id), to_record(kind), newest, pinned)
+        return writer
 
-    def _resolve(self, schema_id: int) -> _Reader:
-        if self._resolver is None:
-            raise UnknownSchemaError(f"schema id {schema_id} is not one of the committed schemas")
-        definition = self._resolver.schema(schema_id)
+    def _resolve(self, key: SchemaKey) -> _Reader:
+        if self._registry is None:
+            raise UnknownSchemaError(
+                f"schema id {key} is not one of the committed schemas, and no [registry] is configured"
+            )
+        definition = self._registry.schema(key) if isinstance(key, int) else self._registry.schema_by_guid(key)
         try:
             parsed: Parsed = parse_schema(dict(definition))
             name = parsed["name"]
             _refuse_amplification(parsed)
+            committed = self._committed.get(to_parsing_canonical_form(parsed))
         except Exception as error:
-            raise CodecError(f"schema id {schema_id} cannot be used: {_reason(error)}") from error
+            raise CodecError(f"schema id {key} cannot be used: {_reason(error)}") from error
         if name not in self._newest:
-            raise UnknownSchemaError(f"schema id {schema_id} is that of {name}, which is not an event")
+            raise UnknownSchemaError(f"schema id {key} is that of {name}, which is not an event")
         kind, newest = self._newest[name]
-        reader = self._readers[schema_id] = _Reader(kind, parsed, newest)
+        reader = self._readers[key] = committed or _Reader(kind, parsed, newest)
         return reader
+
+
+def _written_schemas(versions: Mapping[str, int]) -> dict[type[Event], Schema]:
+    """What is written of each record: the version that is pinned, else the newest."""
+    unknown = sorted(set(versions) - set(RECORDS.values()))
+    if unknown:
+        raise ConfigError(f"registry.write_versions: no record {unknown[0]!r}; there are {', '.join(RECORDS.values())}")
+    written: dict[type[Event], Schema] = {}
+    for kind, record in RECORDS.items():
+        try:
+            written[kind] = load_schema(record, versions[record]) if record in versions else latest(record)
+        except UnknownSchemaError:
+            committed = [str(schema.version) for schema in all_schemas() if schema.record == record]
+            raise ConfigError(
+                f"registry.write_versions: {record} has no version {versions[record]}; there is {', '.join(committed)}"
+            ) from None
+    return written
+
+
+def _schema_of(data: bytes | memoryview, headers: Headers) -> tuple[SchemaKey, int]:
+    """Which schema a value was written with, and where in it the Avro bytes begin."""
+    for name, value in headers:
+        if name == SCHEMA_ID_HEADER:
+            key, size = _frame(value, f"the header {name}")
+            if size != len(value):
+                raise CodecError(f"{len(value) - size} bytes follow the schema id in the header {name}")
+            return key, 0
+        if name == CONTENT_ID_HEADER:
+            if len(value) != CONTENT_ID.size:
+                raise CodecError(f"the header {name} has {len(value)} bytes, not {CONTENT_ID.size}")
+            return CONTENT_ID.unpack(value)[0], 0
+    return _frame(data, "an event")
+
+
+def _frame(data: bytes | memoryview, what: str) -> tuple[SchemaKey, int]:
+    """The schema that a frame names, and the frame's size."""
+    magic = data[0] if data else MAGIC
+    size = 1 + GUID_BYTES if magic == GUID_MAGIC else HEADER.size
+    if magic not in (MAGIC, GUID_MAGIC):
+        raise CodecError(f"{what} without a frame: it starts with byte {magic:#04x}, not 0x00 or 0x01")
+    if len(data) < size:
+        raise CodecError(f"{len(data)} bytes are too few for the frame of {what}")
+    if magic == GUID_MAGIC:
+        return UUID(bytes=bytes(data[1:size])), size
+    return HEADER.unpack_from(data)[1], size
 
 
 def _refuse_amplification(schema: Any) -> None:

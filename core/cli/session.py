@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from distrl.connectors import open_bus, open_store
+from distrl.connectors import open_bus, open_registry, open_store
+from distrl.core.codec import Codec
 from distrl.core.config import Config
 from distrl.core.contracts.bus import Bus
 from distrl.core.contracts.clock import SystemClock
+from distrl.core.contracts.registry import SchemaRegistry
 from distrl.core.contracts.store import BlobStore
+from distrl.core.runtime.codec import open_codec
 
 CLIENT = "distrl-command-line"
 PING_SECONDS = 10.0
@@ -26,3 +29,13 @@ def bus_of(config: Config) -> Bus:
 def store_of(config: Config) -> BlobStore:
     """The run's store. Nothing is asked of it yet."""
     return open_store(config.store)
+
+
+def codec_of(config: Config) -> Codec:
+    """What reads the run's events. Nothing is asked of the registry yet."""
+    return open_codec(config, clock=SystemClock())
+
+
+def registry_of(config: Config) -> SchemaRegistry | None:
+    """The registry that is configured, if any. Nothing is asked of it yet."""
+    return open_registry(config.registry, clock=SystemClock())

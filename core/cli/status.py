@@ -29,12 +29,11 @@ WATCH_SECONDS = 2.0
 def command(config: Path, watch: bool, name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Nodes alive, lag per role, queue ages, newest weights, versions in use, which side waits for which."""
     loaded = option.load(config, overrides, run__name=name)
-    from distrl.core.cli.session import bus_of
+    from distrl.core.cli.session import bus_of, codec_of
     from distrl.core.cli.table import console, show_json
-    from distrl.core.codec import Codec
     from distrl.core.runtime.tail import STATUS_TOPICS, RunTail
 
-    with bus_of(loaded) as bus, RunTail(bus, Codec(), loaded.run.name, topics=STATUS_TOPICS) as tail:
+    with bus_of(loaded) as bus, RunTail(bus, codec_of(loaded), loaded.run.name, topics=STATUS_TOPICS) as tail:
         tail.catch_up()
         output = console()
         if not watch:

@@ -26,9 +26,8 @@ def command() -> None:
 def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Versions, sizes and hashes, oldest first."""
     loaded = option.load(config, overrides, run__name=name)
-    from distrl.core.cli.session import bus_of
+    from distrl.core.cli.session import bus_of, codec_of
     from distrl.core.cli.table import show
-    from distrl.core.codec import Codec
     from distrl.core.runtime.weights import history
 
     with bus_of(loaded) as bus:
@@ -43,7 +42,7 @@ def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as
                 "sha256": update.blob.sha256,
                 "key": update.blob.key,
             }
-            for update in history(bus, Codec(), loaded.run.name)
+            for update in history(bus, codec_of(loaded), loaded.run.name)
         ]
     if not as_json:
         rows = [row | {"sha256": row["sha256"][:12]} for row in rows]
@@ -64,14 +63,13 @@ def pull(
 ) -> None:
     """Fetch VERSION (the newest without it) into a file that appears only once its SHA-256 is verified."""
     loaded = option.load(config, overrides, run__name=name)
-    from distrl.core.cli.session import bus_of, store_of
+    from distrl.core.cli.session import bus_of, codec_of, store_of
     from distrl.core.cli.table import show_json
-    from distrl.core.codec import Codec
     from distrl.core.runtime.blob import blob_ref
     from distrl.core.runtime.weights import find_version
 
     with bus_of(loaded) as bus, store_of(loaded) as store:
-        update = find_version(bus, Codec(), loaded.run.name, version)
+        update = find_version(bus, codec_of(loaded), loaded.run.name, version)
         store.get_file(blob_ref(update.blob), out)
     if as_json:
         show_json({"version": update.version, "epoch": update.epoch, "sha256": update.blob.sha256, "file": str(out)})

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from distrl.connectors import open_bus, open_store
-from distrl.core.codec import Codec, derived_id
+from distrl.core.codec import derived_id
 from distrl.core.config import Config
 from distrl.core.contracts.action import Action
 from distrl.core.contracts.clock import Clock, SystemClock
@@ -27,6 +27,7 @@ from distrl.core.contracts.task import Task, TaskSource
 from distrl.core.errors import StarvedError
 from distrl.core.runtime.artefact import StoredArtefacts
 from distrl.core.runtime.blob import blob_ref
+from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.rate import EvaluationResult, Rate
 from distrl.core.runtime.weights import find_version
 from distrl.plugins.manager import PluginManager, load_plugins
@@ -51,7 +52,7 @@ def evaluate(
         bus.ping(10.0)
         store = stack.enter_context(open_store(config.store))
         work_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="distrl-evaluate-")))
-        update = find_version(bus, Codec(), config.run.name, version)
+        update = find_version(bus, open_codec(config, clock=clock), config.run.name, version)
         plugins = load_plugins([*config.run.plugins, *plugin_files])
         context = _context(config, store, clock, work_dir)
         policy = _policy(config, plugins, context, store, update)

@@ -48,7 +48,7 @@ class EventReader:
                 self.consumer.ack(record)
                 continue
             try:
-                event = self._codec.decode(record.value)
+                event = self._codec.decode(record.value, headers=record.headers)
                 if event.envelope.run != self._run:
                     raise InvalidEventError(f"an event of run {event.envelope.run!r} on a topic of {self._run!r}")
             except DistrlError as error:

@@ -10,7 +10,7 @@ from distrl.core.contracts.bus import Bus, Start
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import NodeStatus, Role
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import CodecError
+from distrl.core.errors import CodecError, RegistryUnavailableError
 
 MISSED = 3
 """Signs of life missed in a row after which a node counts as dead."""
@@ -43,9 +43,9 @@ class LiveNodes:
                     self._signs.pop(node, None)
                     continue
                 try:
-                    status = self._codec.decode(record.value, NodeStatus)
-                except CodecError:
-                    continue
+                    status = self._codec.decode(record.value, NodeStatus, record.headers)
+                except (CodecError, RegistryUnavailableError):
+                    continue  # the next sign of life is not far
                 age = 0.0 if self._caught_up else max(0, self._clock.time_ms() - record.timestamp_ms) / 1000
                 self._signs[node] = _Sign(status, self._clock.monotonic(), age)
         self._caught_up = True

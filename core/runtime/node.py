@@ -32,6 +32,7 @@ from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.artefact import StoredArtefacts
+from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.heartbeat import Heartbeat, NodeView
 from distrl.core.runtime.lock import held
@@ -152,7 +153,8 @@ def run_node(
         bus.ping(10.0)
         store = stack.enter_context(open_store(config.store))
         store.ping()
-        codec = Codec()
+        codec = open_codec(config, clock=clock)
+        codec.prepare()
         activity = Activity(clock)
         view = NodeView()
         writer = EventWriter(

@@ -10,11 +10,12 @@ import structlog
 from distrl.core.codec import Codec
 from distrl.core.contracts.bus import Consumer, Record, TopicPartition
 from distrl.core.contracts.events import Event
-from distrl.core.errors import BusUnavailableError, CodecError
+from distrl.core.errors import BusUnavailableError, CodecError, RegistryUnavailableError
 
 log = structlog.get_logger(__name__)
 STALL_S = 30.0
-"""A scan that gets nothing for this long although there is more ends with an error."""
+"""A scan that gets no further for this long although there is more ends with an error."""
+RETRY_S = 0.5
 
 
 def scan(
@@ -23,7 +24,8 @@ def scan(
     """Events with their records, each partition in order, up to ``until`` (default: the ends as they are now).
 
     Tombstones are skipped. What cannot be read is passed over with a warning: the role whose work it is sends it to the
-    dead letters. Raises ``BusUnavailableError`` when the log stops answering.
+    dead letters. Raises ``BusUnavailableError`` when the log stops answering, ``RegistryUnavailableError`` when a schema has to be asked for
+    and the registry does not answer for as long.
     """
     ends = consumer.end_offsets() if until is None else until
     beginnings = consumer.beginning_offsets()
@@ -38,7 +40,7 @@ def scan(
             if record.value is None or record.offset >= ends.get(record.topic_partition, 0):
                 continue
             try:
-                event = codec.decode(record.value)
+                event = _decode(codec, record)
             except CodecError as error:
                 log.warning(
                     "passed over a record",
@@ -49,3 +51,16 @@ def scan(
                 )
                 continue
             yield record, event
+
+
+def _decode(codec: Codec, record: Record) -> Event:
+    """Waits for a registry that is away: to pass over what it alone can explain would lose it."""
+    assert record.value is not None
+    deadline = time.monotonic() + STALL_S
+    while True:
+        try:
+            return codec.decode(record.value, headers=record.headers)
+        except RegistryUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)

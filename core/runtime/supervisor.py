@@ -19,15 +19,16 @@ from typing import Any
 
 import structlog
 import tomli_w
+from pydantic import SecretStr
 
 from distrl.connectors import open_bus, open_store
-from distrl.core.codec import Codec
 from distrl.core.config import ENVIRONMENT_PREFIX, Config
 from distrl.core.contracts.bus import Bus
 from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Role
 from distrl.core.contracts.store import BlobStore
 from distrl.core.errors import ConfigError, DistrlError, RunFailedError
+from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
 from distrl.core.runtime.node import SUPERVISOR_PID
@@ -112,7 +113,7 @@ class Supervisor:
         self._started = clock.monotonic()
         self._stop = threading.Event()
         self._phase: Phase = "starting"
-        self._tail = RunTail(bus, Codec(), config.run.name, evaluator=config.training_evaluator)
+        self._tail = RunTail(bus, open_codec(config, clock=clock), config.run.name, evaluator=config.training_evaluator)
         stack.callback(self._tail.close)
         self._history = self._tail.history
         self._unsent = False
@@ -431,15 +432,24 @@ def child_environment(config: Config) -> dict[str, str]:
     environment = {
         name: value for name, value in os.environ.items() if not (name.startswith(ENVIRONMENT_PREFIX) and "__" in name)
     }
-    secrets = {
-        "BUS__PASSWORD": config.bus.password.get_secret_value(),
-        "STORE__SECRET_KEY": config.store.secret_key.get_secret_value(),
-        "STORE__ACCESS_KEY": config.store.access_key,
-    }
-    environment.update({ENVIRONMENT_PREFIX + name: json.dumps(value) for name, value in secrets.items() if value})
+    for section, keys in _secrets(config).items():
+        for key, value in keys.items():
+            if value:
+                environment[f"{ENVIRONMENT_PREFIX}{section.upper()}__{key.upper()}"] = json.dumps(value)
     environment[SUPERVISOR_PID] = str(os.getpid())
     environment.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each fight over the cores
     return environment
+
+
+def _secrets(config: Config) -> dict[str, dict[str, str]]:
+    """By section and key, every setting that is a secret, and the name that the store knows us by."""
+    secrets = {"store": {"access_key": config.store.access_key}}
+    for section in type(config).model_fields:
+        for key in type(getattr(config, section)).model_fields:
+            value = getattr(getattr(config, section), key)
+            if isinstance(value, SecretStr):
+                secrets.setdefault(section, {})[key] = value.get_secret_value()
+    return secrets
 
 
 def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
@@ -456,12 +466,11 @@ def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
 def _write_config(config: Config, path: Path, plugin_files: Sequence[Path]) -> None:
     """The configuration as used, with absolute plugin files, for the nodes and for people.
 
-    The secrets of ``[bus]`` and ``[store]`` are left out. A plugin's options stand as they were given, since nodes read them
+    Secrets of the sections are left out. A plugin's options stand as they were given, since nodes read them
     here, so the file is its owner's alone.
     """
-    table: dict[str, Any] = config.model_dump(
-        mode="json", exclude_none=True, exclude={"bus": {"password"}, "store": {"secret_key", "access_key"}}
-    )
+    secrets = {section: set(keys) for section, keys in _secrets(config).items()}
+    table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude=secrets)
     table["run"]["plugins"] = [str(file.resolve()) for file in (*config.run.plugins, *plugin_files)]
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

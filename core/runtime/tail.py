@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from distrl.core.contracts.bus import Bus, Consumer, Record
+from distrl.core.contracts.bus import Bus, Consumer, Headers, Record
 from distrl.core.contracts.events import Event
 from distrl.core.contracts.topic import ALL, TopicName
-from distrl.core.errors import CodecError
+from distrl.core.errors import CodecError, RegistryUnavailableError
 from distrl.core.runtime.history import RunHistory
 
 # `weights` tells all that its compacted copy does, and a priority changes nothing that a history shows.
@@ -25,7 +25,7 @@ _BATCH = 500
 class Decoder(Protocol):
     """The half of ``core.codec`` that a reader needs."""
 
-    def decode(self, data: bytes, /) -> Event:
+    def decode(self, data: bytes, *, headers: Headers = ...) -> Event:
         """Raises ``CodecError`` for bytes that are no event."""
 
 
@@ -49,10 +49,17 @@ class RunTail:
         self._consumer: Consumer = bus.consumer(list(self._topics))
 
     def poll(self, timeout_s: float) -> int:
-        """Take over what there is, waiting up to ``timeout_s`` seconds for the first record; returns how many records came."""
+        """Take over what there is, waiting up to ``timeout_s`` seconds for the first record; returns how many records came.
+
+        Raises ``RegistryUnavailableError`` (retriable) at a record whose schema must be asked for and cannot be; it comes again.
+        """
         records = self._consumer.poll(timeout_s, _BATCH)
-        for record in records:
-            self._take(record)
+        for index, record in enumerate(records):
+            try:
+                self._take(record)
+            except RegistryUnavailableError:
+                self._read_again(records[index:])
+                raise
         return len(records)
 
     def catch_up(self, limit: int | None = None) -> int:
@@ -78,6 +85,11 @@ class RunTail:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _read_again(self, records: Sequence[Record]) -> None:
+        """Set the reader back to the first of ``records`` in each partition."""
+        for record in reversed(records):
+            self._consumer.seek(record.topic_partition, record.offset)
+
     def _take(self, record: Record) -> None:
         topic = self._topics[record.topic]
         if record.value is None:
@@ -86,7 +98,7 @@ class RunTail:
                     self.history.node_left(record.key.decode())
             return
         try:
-            event = self._codec.decode(record.value)
+            event = self._codec.decode(record.value, headers=record.headers)
         except CodecError:
             self.history.undecodable += 1
             return

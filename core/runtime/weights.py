@@ -21,7 +21,7 @@ from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.staleness import is_newer
 from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import CodecError, StoreError, WeightsError
+from distrl.core.errors import CodecError, RegistryUnavailableError, StoreError, WeightsError
 from distrl.core.runtime.blob import blob_ref, stored_blob
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
 from distrl.core.runtime.scan import scan
@@ -181,12 +181,24 @@ class WeightsFollower:
                 if record.value is None:
                     continue
                 try:
-                    update = self._codec.decode(record.value, WeightsUpdate)
+                    update = self._codec.decode(record.value, WeightsUpdate, record.headers)
+                except RegistryUnavailableError as error:
+                    # It may be the newest for long: read it again, not over it. The topic has one partition.
+                    log.warning("a weight update waits for the registry", error=str(error))
+                    self._consumer.seek(record.topic_partition, record.offset)
+                    return self._take_up(on_weights)
                 except CodecError as error:
                     log.error("passed over a weight update that cannot be read", error=str(error))
                     continue
                 if is_newer(update, self._heard):
                     self._heard = update
+        return self._take_up(on_weights)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _take_up(self, on_weights: Callable[[WeightsUpdate], None]) -> bool:
+        """Fetch what was heard of, if that is new; return whether ``update`` changed."""
         heard = self._heard
         if heard is None or heard is self.update:
             return False
@@ -196,9 +208,6 @@ class WeightsFollower:
             on_weights(heard)
         self.update = heard
         return True
-
-    def close(self) -> None:
-        self._consumer.close()
 
     def _fetch(self, update: WeightsUpdate) -> bool:
         try:
