@@ -31,7 +31,16 @@ JSON = "application/json"
 REMEMBERED_INLINE_BYTES = 4096
 """Blobs that ride inside events are remembered with their bytes: up to this size each."""
 
+RENEW_SECONDS = 900.0
+"""Longest time for which an artefact that was put is taken to be fresh, see ``renewal_s``."""
+
 T = TypeVar("T")
+
+
+def renewal_s(grace_hours: float) -> float:
+    """How long an artefact that was put need not be put again: an eighth of the grace age of collecting garbage at most, so
+    that seven eighths are left for the episode that refers to it to end and reach the log."""
+    return min(RENEW_SECONDS, grace_hours * 3600 / 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +65,12 @@ class StoredArtefacts:
         stop: threading.Event | None = None,
         patience_s: float = 60.0,
         remembered: int = 4096,
-        renew_s: float = 900.0,
+        renew_s: float = RENEW_SECONDS,
     ) -> None:
         """``prefix``: of the keys, as ``<run>/artefacts``. ``inline_bytes``: artefacts up to this size ride inside the event.
         ``cache_bytes``: of artefacts kept in memory after a read. ``stop``: ends waiting between retries, which go on for
         ``patience_s`` seconds at most. ``remembered``: artefacts put lately that are not put again, for ``renew_s`` seconds each;
-        then a put renews the object's age, so ``renew_s`` must stay below the grace age of collecting garbage.
+        then a put renews the object's age, so ``renew_s`` must stay far below the grace age of collecting garbage (``renewal_s``).
         """
         self._store = store
         self._prefix = prefix

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from distrl.connectors.blob import verify
-from distrl.core.contracts.events import Blob
+from distrl.core.contracts.events import Blob, Event, Trajectory, WeightsUpdate
 from distrl.core.contracts.store import BlobRef
 from distrl.core.errors import InvalidEventError
 
@@ -32,3 +33,17 @@ def inline_bytes(blob: Blob) -> bytes | None:
     if blob.inline is None:
         return None
     return verify(blob.inline, size=blob.size, sha256=blob.sha256, name="an artefact inside its event")
+
+
+def stored_blobs(event: Event) -> Iterator[Blob]:
+    """Every blob of an event that lies in the store: what must not be removed while somebody may read the event."""
+    if isinstance(event, WeightsUpdate):
+        blobs = [event.blob]
+    elif isinstance(event, Trajectory):
+        looks = [*(step.observation for step in event.steps), event.final_observation]
+        blobs = [
+            blob for look in looks if look is not None for blob in (look.screenshot, look.ui_tree) if blob is not None
+        ]
+    else:
+        blobs = []
+    return (blob for blob in blobs if blob.key)

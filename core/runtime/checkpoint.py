@@ -45,6 +45,8 @@ class Covered:
     """Where the trajectories in the buffer are on the log, by id."""
     seen: Sequence[str] = ()
     """Ids ingested lately: those that may be delivered again."""
+    artefacts: Sequence[str] = ()
+    """Keys of what the trajectories in the buffer refer to, so that it stays when retention has taken their events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Checkpoints:
         lowest = covered.epoch * PER_EPOCH
         number = max((other for other in numbers if other < lowest + PER_EPOCH), default=0)
         number = max(number, lowest) + 1
-        numbers = {other for other in numbers if other < number}
+        lower = {other for other in numbers if other < number}
         files: dict[str, Any] = {}
         for path in sorted(directory.iterdir()):
             ref = self._store.put_file(self._key(number, path.name), path, media_type="application/octet-stream")
@@ -108,13 +110,29 @@ class Checkpoints:
             "positions": [[*partition, offset] for partition, offset in sorted(covered.positions.items())],
             "buffer": covered.buffer,
             "seen": list(covered.seen),
+            "artefacts": sorted(set(covered.artefacts)),
             "files": files,
         }
         self._store.put_content(
             self._key(number, MANIFEST), json.dumps(manifest).encode(), media_type="application/json"
         )
-        self._remove(sorted(numbers)[: max(0, len(numbers) + 1 - self._kept)])
+        # What was cut short is none of those kept.
+        older = sorted(lower & self._numbers(), reverse=True)
+        self._remove(sorted(lower - set(older[: self._kept - 1])))
         return number
+
+    def kept(self) -> list[Checkpoint]:
+        """The newest complete checkpoints that can be read, as many as are kept, newest first. Raises what is retriable."""
+        found: list[Checkpoint] = []
+        for number in sorted(self._numbers(), reverse=True):
+            try:
+                found.append(self._read(number))
+            except (CheckpointError, StoreError) as error:
+                if error.retriable:
+                    raise
+            if len(found) == self._kept:
+                break
+        return found
 
     def fetch(self, checkpoint: Checkpoint, directory: Path) -> None:
         """Bring the files of a checkpoint, verified, into ``directory``."""
@@ -157,6 +175,7 @@ class Checkpoints:
                     for identity, where in manifest["buffer"].items()
                 },
                 seen=[str(identity) for identity in manifest["seen"]],
+                artefacts=[str(key) for key in manifest.get("artefacts", ())],
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {number} has a manifest that cannot be read: {error}") from error

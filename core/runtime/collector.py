@@ -249,6 +249,7 @@ class CollectorLoop:
                 for item in ended
                 if item.outcome != "aborted" and item.trajectory_id in self._numbers
             ],
+            began_ms=min(item.started_ms for item in ended),
         )
         for item in ended:
             if item.outcome != "aborted":
@@ -259,7 +260,7 @@ class CollectorLoop:
             self._unobserved[item.trajectory_id] = item
             self._settle(item)
         self._outbox.confirm([item.trajectory_id for item in ended])
-        node.activity.gauge(OUTBOX, len(self._outbox))
+        self._tell_outbox()
         self._sender.notify()
 
     def _framed(self, item: Trajectory) -> tuple[Trajectory, bytes]:
@@ -313,15 +314,22 @@ class CollectorLoop:
                     if item.outcome != "aborted":
                         self._collector.confirm(item)
             self._outbox.confirm([entry.trajectory_id for entry in entries])
+        self._tell_outbox()
         if left := len(self._outbox):
             log.info("episodes of the last start are sent first", episodes=left)
             self._sender.notify()
 
     def _on_delivered(self, identities: Sequence[str]) -> None:
         batch = [item for identity in identities if (item := self._unobserved.pop(identity, None)) is not None]
-        self._node.activity.gauge(OUTBOX, len(self._outbox))
+        self._tell_outbox()
         if batch:
             self._node.plugins.observe("distrl_on_trajectories", batch=batch)
+
+    def _tell_outbox(self) -> None:
+        """Others cannot see the outbox: what is in it must be known before garbage is collected."""
+        began_ms = self._outbox.oldest_ms()
+        self._node.activity.gauge(OUTBOX, len(self._outbox))
+        self._node.view.outbox_since_ms = 0 if began_ms is None else max(began_ms, 1)
 
     def _on_weights(self, update: WeightsUpdate) -> None:
         self._node.view.epoch = update.epoch

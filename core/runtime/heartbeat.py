@@ -14,6 +14,7 @@ import distrl
 from distrl.core.codec import derived_id
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Metrics, NodeState, NodeStatus, Role
+from distrl.core.contracts.metric import OUTBOX_SINCE
 from distrl.core.errors import DistrlError
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.event_writer import EventWriter
@@ -28,6 +29,8 @@ class NodeView:
     state: NodeState = "starting"
     epoch: int = 0
     version: int = 0
+    outbox_since_ms: int = 0
+    """When the first episode in a collector's outbox began; 0 while there is none."""
 
 
 class Heartbeat:
@@ -66,12 +69,13 @@ class Heartbeat:
         self._thread.start()
 
     def close(self, *, leaving: bool) -> None:
-        """Stop. With ``leaving`` the node takes its entry off the topic ``nodes``: it left by its own will."""
+        """Stop. With ``leaving`` the node takes its entry off the topic ``nodes``: it left by its own will. One that leaves
+        episodes in its outbox stays there as stopped, so that a collector of garbage knows of them."""
         self._closed.set()
         self._thread.join(timeout=15.0)
         try:
             self._beat()
-            if leaving:
+            if leaving and not self._view.outbox_since_ms:
                 self._writer.send_framed("nodes", self._node.encode(), None).result(timeout=10.0)
         except (DistrlError, TimeoutError) as error:
             log.warning("the last sign of life did not reach the log", error=str(error))
@@ -90,6 +94,7 @@ class Heartbeat:
         self._beats += 1
         interval_ms, values = self._activity.take()
         identity = (self._node, self._incarnation, str(self._beats))
+        since = self._view.outbox_since_ms
         self._writer.send(
             NodeStatus(
                 envelope=self._writer.envelope(derived_id("node", *identity)),
@@ -104,7 +109,7 @@ class Heartbeat:
                 epoch=self._view.epoch,
                 version=self._view.version,
                 waiting_for=self._activity.waiting_for,
-                counters=dict(self._activity.totals()),
+                counters=dict(self._activity.totals()) | ({OUTBOX_SINCE: since} if since else {}),
                 distrl_version=distrl.__version__,
             )
         )

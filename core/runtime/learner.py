@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ from distrl.core.contracts.metric import DUPLICATES, LEARNER, UNJUDGED
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.role import Learner, Numbers, UpdateResult, Wanted
 from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, SplitViolationError
+from distrl.core.runtime.blob import stored_blobs
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import EventWriter, is_environmental, is_retriable
@@ -84,6 +86,8 @@ class LearnerLoop:
         self._seen = Seen(SEEN_CAPACITY)
         self._places: dict[str, Place] = {}
         """Where the trajectories in the buffer are on the log."""
+        self._artefacts: dict[str, tuple[str, ...]] = {}
+        """Keys of what they refer to in the store."""
         self._traces: dict[str, str] = {}
         """Their trace contexts, which feedback on them joins."""
         self._done: list[RecordPosition] = []
@@ -233,6 +237,7 @@ class LearnerLoop:
                     reader.refuse(record, error)
                     continue
                 policy += trajectory.origin == "policy"
+                self._artefacts[trajectory.trajectory_id] = _artefact_keys(trajectory)
                 self._places[trajectory.trajectory_id] = (record.topic, record.partition, record.offset)
                 identity = derived_id("ingested", trajectory.trajectory_id)
                 self._traces[trajectory.trajectory_id] = trajectory.envelope.traceparent
@@ -329,6 +334,7 @@ class LearnerLoop:
     def _evictions(self) -> Iterable[Feedback]:
         for trajectory_id, reason in self._learner.evictions().items():
             self._places.pop(trajectory_id, None)
+            self._artefacts.pop(trajectory_id, None)
             identity = derived_id("evicted", trajectory_id, str(self._epoch))
             yield self._feedback(identity, trajectory_id, "evicted", reason=reason)
             self._traces.pop(trajectory_id, None)
@@ -368,6 +374,7 @@ class LearnerLoop:
             positions=self._covered_positions(consumer),
             buffer={identity: place for identity, place in self._places.items() if identity in buffered},
             seen=self._seen.ids(),
+            artefacts=sorted({key for identity in buffered for key in self._artefacts.get(identity, ())}),
         )
         try:
             with node.activity.span("store"):
@@ -408,6 +415,7 @@ class LearnerLoop:
         self._traces = {item.trajectory.trajectory_id: item.trajectory.envelope.traceparent for item in experiences}
         known = self._traces.keys()
         self._places = {identity: place for identity, place in covered.buffer.items() if identity in known}
+        self._artefacts = {item.trajectory.trajectory_id: _artefact_keys(item.trajectory) for item in experiences}
         log.info(
             "restored",
             checkpoint=checkpoint.number,
@@ -415,3 +423,7 @@ class LearnerLoop:
             buffer=len(known),
             lost=len(covered.buffer) - len(known),
         )
+
+
+def _artefact_keys(trajectory: Trajectory) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sys.intern(blob.key) for blob in stored_blobs(trajectory)))

@@ -31,7 +31,7 @@ from distrl.core.contracts.role import RoleContext
 from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName
 from distrl.core.runtime.activity import Activity
-from distrl.core.runtime.artefact import StoredArtefacts
+from distrl.core.runtime.artefact import StoredArtefacts, renewal_s
 from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.heartbeat import Heartbeat, NodeView
@@ -188,6 +188,7 @@ def run_node(
                 cache_bytes=config.store.cache_bytes,
                 clock=clock,
                 stop=stop,
+                renew_s=renewal_s(config.store.grace_hours),
             ),
             activity=activity,
             view=view,

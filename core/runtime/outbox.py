@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.errors import DistrlError, StoreError, StoreFullError
 
 log = structlog.get_logger(__name__)
+SHRINK_BYTES = 4_000_000
+"""An outbox that is empty gives space back to the disk once this much of its file is unused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +53,28 @@ class Outbox:
             self._db = sqlite3.connect(path, check_same_thread=False, timeout=30.0, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute(f"PRAGMA journal_size_limit={SHRINK_BYTES}")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS episode (position INTEGER PRIMARY KEY, trajectory_id TEXT UNIQUE NOT NULL,"
                 " value BLOB NOT NULL, confirmed INTEGER NOT NULL DEFAULT 0)"
             )
             self._db.execute("CREATE TABLE IF NOT EXISTS done (number INTEGER PRIMARY KEY)")
+            if "began_ms" not in [row[1] for row in self._db.execute("PRAGMA table_info(episode)")]:
+                # 0: of an outbox that did not know it yet; when those episodes began is not known.
+                self._db.execute("ALTER TABLE episode ADD COLUMN began_ms INTEGER NOT NULL DEFAULT 0")
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
-    def put(self, entries: Sequence[tuple[str, bytes]], *, done: Sequence[int] = ()) -> None:
+    def put(self, entries: Sequence[tuple[str, bytes]], *, done: Sequence[int] = (), began_ms: int = 0) -> None:
         """Keep (trajectory id, framed event) pairs, and note which numbered demonstrations they complete: all or none,
-        durable on return. An entry already there is left as it is."""
+        durable on return. An entry already there is left as it is. ``began_ms``: when the first of the episodes began."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
-                self._db.executemany("INSERT OR IGNORE INTO episode (trajectory_id, value) VALUES (?, ?)", entries)
+                self._db.executemany(
+                    "INSERT OR IGNORE INTO episode (trajectory_id, value, began_ms) VALUES (?, ?, ?)",
+                    [(identity, value, began_ms) for identity, value in entries],
+                )
                 self._db.executemany("INSERT OR IGNORE INTO done (number) VALUES (?)", [(number,) for number in done])
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
@@ -77,8 +87,10 @@ class Outbox:
         self._run_many("UPDATE episode SET confirmed = 1 WHERE trajectory_id = ?", trajectory_ids)
 
     def remove(self, trajectory_ids: Sequence[str]) -> None:
-        """Let go of what the log has acknowledged."""
+        """Let go of what the log has acknowledged. Once nothing is left, the disk gets back what an outage had taken."""
         self._run_many("DELETE FROM episode WHERE trajectory_id = ?", trajectory_ids)
+        if len(self) == 0:
+            self._shrink()
 
     def entries(self, *, confirmed: bool | None = None, limit: int = 1000) -> list[OutboxEntry]:
         """The oldest entries, all or only those whose device was (or was not) told."""
@@ -87,6 +99,11 @@ class Outbox:
             f"SELECT trajectory_id, value, confirmed FROM episode {where} ORDER BY position LIMIT ?", limit
         )
         return [OutboxEntry(row[0], row[1], bool(row[2])) for row in rows]
+
+    def oldest_ms(self) -> int | None:
+        """When the first of the episodes kept here began (milliseconds since the epoch); ``None`` while there is none."""
+        value = self._select("SELECT MIN(began_ms) FROM episode")[0][0]
+        return None if value is None else int(value)
 
     def done(self) -> set[int]:
         """Numbers of the demonstrations that were completed, in this start or an earlier one."""
@@ -98,6 +115,18 @@ class Outbox:
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+    def _shrink(self) -> None:
+        with self._lock:
+            try:
+                free, page = (
+                    self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size")
+                )
+                if free * page > SHRINK_BYTES:
+                    self._db.execute("VACUUM")
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.Error as error:  # on a full disk or while somebody looks on; the next time tries again
+                log.warning("the outbox keeps its size", error=str(self._translated(error)))
 
     def _select(self, statement: str, *values: int) -> list[Any]:
         with self._lock:
@@ -121,6 +150,19 @@ class Outbox:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             return StoreFullError(f"no space left for the outbox {self._path.name}: free some on its disk")
         return StoreError(f"the outbox {self._path.name} cannot be used: {error}")
+
+
+def kept_episodes(path: Path) -> Iterator[bytes]:
+    """The framed episodes of an outbox that another process may be using, whose file is not changed.
+
+    Raises ``StoreError`` if it cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30.0)) as db:
+            for row in db.execute("SELECT value FROM episode ORDER BY position"):
+                yield row[0]
+    except sqlite3.Error as error:
+        raise StoreError(f"the outbox {path} cannot be read: {error}") from error
 
 
 class OutboxSender:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import structlog
 
@@ -19,12 +19,16 @@ RETRY_S = 0.5
 
 
 def scan(
-    consumer: Consumer, codec: Codec, until: Mapping[TopicPartition, int] | None = None
+    consumer: Consumer,
+    codec: Codec,
+    until: Mapping[TopicPartition, int] | None = None,
+    *,
+    on_unreadable: Callable[[Record, CodecError], None] | None = None,
 ) -> Iterator[tuple[Record, Event]]:
     """Events with their records, each partition in order, up to ``until`` (default: the ends as they are now).
 
-    Tombstones are skipped. What cannot be read is passed over with a warning: the role whose work it is sends it to the
-    dead letters. Raises ``BusUnavailableError`` when the log stops answering, ``RegistryUnavailableError`` when a schema has to be asked for
+    Tombstones are skipped. What cannot be read goes to ``on_unreadable``, or is passed over with a warning: the role whose work
+    it is sends it to the dead letters. Raises ``BusUnavailableError`` when the log stops answering, ``RegistryUnavailableError`` when a schema has to be asked for
     and the registry does not answer for as long.
     """
     ends = consumer.end_offsets() if until is None else until
@@ -42,6 +46,9 @@ def scan(
             try:
                 event = _decode(codec, record)
             except CodecError as error:
+                if on_unreadable is not None:
+                    on_unreadable(record, error)
+                    continue
                 log.warning(
                     "passed over a record",
                     topic=record.topic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ COVERED = Covered(
     positions={TopicPartition("distrl.run.trajectories", 1): 12},
     buffer={"a": ("distrl.run.trajectories", 1, 3)},
     seen=["a", "b"],
+    artefacts=["run/artefacts/a"],
 )
 
 
@@ -72,6 +74,28 @@ def test_one_cut_short_does_not_exist(store: FolderStore, tmp_path: Path) -> Non
     newest = checkpoints.newest()
     assert newest is not None
     assert newest.number == first
+
+
+def test_one_cut_short_takes_no_other_s_place(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=2)
+    numbers = [checkpoints.save(COVERED, write("one"), tmp_path / "work") for _ in range(2)]
+    store.put(f"run/checkpoints/{numbers[-1] + 1:014d}/state.json", b"{}", media_type="application/json")
+    numbers.append(checkpoints.save(COVERED, write("two"), tmp_path / "work"))
+    assert [checkpoint.number for checkpoint in checkpoints.kept()] == [numbers[2], numbers[1]]
+    assert {int(stat.key.split("/")[2]) for stat in store.list("run/checkpoints/")} == {numbers[2], numbers[1]}
+
+
+def test_one_of_an_earlier_release_comes_back(store: FolderStore, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(store, "run", kept=2)
+    number = checkpoints.save(COVERED, write("one"), tmp_path / "work")
+    [stat] = store.list(f"run/checkpoints/{number:014d}/manifest/")
+    manifest = json.loads((tmp_path / "store" / store.bucket / stat.key).read_bytes())
+    assert manifest.pop("artefacts") == ["run/artefacts/a"]
+    store.delete(stat.key)
+    store.put_content(stat.key.rpartition("/")[0], json.dumps(manifest).encode(), media_type="application/json")
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.covered == replace(COVERED, artefacts=[])
 
 
 def test_a_manifest_that_was_changed_is_passed_over(store: FolderStore, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from distrl.core.contracts.bus import RecordPosition
 from distrl.core.contracts.clock import SystemClock
 from distrl.core.errors import BusUnavailableError, RecordTooLargeError, StoreError, StoreFullError
-from distrl.core.runtime.outbox import Outbox, OutboxSender
+from distrl.core.runtime.outbox import Outbox, OutboxSender, kept_episodes
 
 
 @pytest.fixture
@@ -60,6 +61,49 @@ def test_what_was_put_outlives_a_killed_process(tmp_path: Path) -> None:
     kept = {entry.trajectory_id for entry in box.entries(limit=2000)}
     box.close()
     assert {str(number) for number in acknowledged} <= kept
+
+
+def test_it_tells_when_its_first_episode_began(outbox: Outbox) -> None:
+    assert outbox.oldest_ms() is None
+    outbox.put([("a", b"1")], began_ms=2000)
+    outbox.put([("b", b"2")], began_ms=1000)
+    assert outbox.oldest_ms() == 1000
+    outbox.remove(["b"])
+    assert outbox.oldest_ms() == 2000
+
+
+def test_another_process_reads_it_without_changing_it(tmp_path: Path, outbox: Outbox) -> None:
+    outbox.put([("a", b"1"), ("b", b"2")])
+    assert list(kept_episodes(tmp_path / "outbox.sqlite")) == [b"1", b"2"]
+    (tmp_path / "damaged").write_bytes(b"x" * 5000)
+    for path in (tmp_path / "damaged", tmp_path / "missing"):
+        with pytest.raises(StoreError, match=path.name):
+            list(kept_episodes(path))
+
+
+def test_an_outbox_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "CREATE TABLE episode (position INTEGER PRIMARY KEY, trajectory_id TEXT UNIQUE NOT NULL,"
+            " value BLOB NOT NULL, confirmed INTEGER NOT NULL DEFAULT 0)"
+        )
+        db.execute("INSERT INTO episode (trajectory_id, value) VALUES ('a', x'31')")
+    with closing(Outbox(path)) as outbox:
+        outbox.put([("b", b"2")], began_ms=5)
+        assert [entry.value for entry in outbox.entries()] == [b"1", b"2"]
+        assert outbox.oldest_ms() == 0  # when the first began is not known
+
+
+def test_the_disk_gets_back_what_an_outage_had_taken(tmp_path: Path, outbox: Outbox) -> None:
+    for number in range(40):
+        outbox.put([(str(number), bytes(500_000))])
+    taken = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert taken > 20_000_000
+    outbox.remove([str(number) for number in range(39)])
+    assert len(outbox) == 1
+    outbox.remove(["39"])
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1_000_000
 
 
 def test_a_file_that_is_no_outbox_is_named(tmp_path: Path) -> None:
