@@ -39,6 +39,11 @@ class Budget:
             self.size += size
             self._unsettled += 1
 
+    def in_flight(self) -> tuple[int, int]:
+        """Records and bytes that are neither acknowledged nor failed."""
+        with self._changed:
+            return self.records, self.size
+
     def release(self, records: int, size: int) -> None:
         """So much has been acknowledged or has failed: there is room again."""
         with self._changed:

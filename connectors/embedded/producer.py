@@ -155,6 +155,9 @@ class EmbeddedProducer:
         if self._closed:
             raise BusError("the producer is closed")
 
+    def in_flight(self) -> tuple[int, int]:
+        return self._budget.in_flight()
+
     def flush(self, timeout_s: float) -> None:
         if not self._budget.drained(timeout_s):
             raise DeliveryError(f"{self._budget.records} records are still in flight after {timeout_s:g} s")

@@ -164,6 +164,11 @@ class Intake:
             "(bus.delivery_seconds); whether it was written is unknown, sending it again is safe"
         )
 
+    def in_flight(self) -> tuple[int, int]:
+        """Deliveries that are not resolved, and their bytes."""
+        with self._room:
+            return self._records, self._bytes
+
     def flush(self, timeout_s: float) -> None:
         """Wait until everything is resolved. Raises ``DeliveryError`` when time runs out."""
         deadline = self._clock.monotonic() + timeout_s

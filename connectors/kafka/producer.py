@@ -92,6 +92,9 @@ class KafkaLogProducer:
             self._follow(number, delivery, taken)
         return delivery.future
 
+    def in_flight(self) -> tuple[int, int]:
+        return self._intake.in_flight()
+
     def flush(self, timeout_s: float) -> None:
         self._intake.flush(timeout_s)
 

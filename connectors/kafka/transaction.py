@@ -82,6 +82,9 @@ class FencedProducer:
             self._intake.resolve(delivery, self._ended())
         return delivery.future
 
+    def in_flight(self) -> tuple[int, int]:
+        return self._intake.in_flight()
+
     def flush(self, timeout_s: float) -> None:
         self._intake.flush(timeout_s)
 

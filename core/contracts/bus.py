@@ -131,6 +131,9 @@ class Producer(Protocol):
         ``UnknownTopicError``, ``RecordTooLargeError`` and ``FencedError`` at once or through the future.
         """
 
+    def in_flight(self) -> tuple[int, int]:
+        """Records that were sent and are not acknowledged yet, and their bytes. Never waits for the log."""
+
     def flush(self, timeout_s: float) -> None:
         """Wait until nothing is in flight; raises ``DeliveryError`` when time runs out."""
 

@@ -11,7 +11,18 @@ from typing import Literal
 
 WAITS = ("weights", "allowance", "devices", "log", "store", "trajectories", "demonstrations", "verdicts")
 """What a role may wait for."""
-SIDES = ("learner", "collector", "evaluator", "weights", "demonstrations", "trajectories", "devices", "log", "store")
+SIDES = (
+    "learner",
+    "collector",
+    "evaluator",
+    "weights",
+    "demonstrations",
+    "trajectories",
+    "verdicts",
+    "devices",
+    "log",
+    "store",
+)
 """Who or what may be missing while a role waits in vain."""
 HANDLERS = ("records", "episode", "update", "publish", "checkpoint")
 """What takes time: a batch of records, an episode from leave to end, a learner's update, a new version, a checkpoint."""

@@ -15,15 +15,16 @@ import structlog
 
 from distrl.core.codec import derived_id
 from distrl.core.contracts.events import Trajectory, WeightsUpdate
-from distrl.core.contracts.metric import EPISODES, OUTBOX, STEPS
+from distrl.core.contracts.metric import ABORTED, EPISODES, OUTBOX, STEPS
 from distrl.core.contracts.policy import Policy
 from distrl.core.contracts.role import Collector, CollectorParts, Ticket
 from distrl.core.errors import BusUnavailableError, CodecError, RecordTooLargeError, TaskError
+from distrl.core.runtime.idle import told
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.outbox import Outbox, OutboxSender, outbox_path
 from distrl.core.runtime.trace import root_traceparent
-from distrl.core.runtime.watchdog import Watchdog
+from distrl.core.runtime.watchdog import Missing, Watchdog
 from distrl.core.runtime.weights import WeightsFollower
 
 log = structlog.get_logger(__name__)
@@ -96,7 +97,9 @@ class CollectorLoop:
             node.bus, node.codec, node.store, node.run, work_dir=node.work_dir, clock=node.clock
         )
         self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
-        self._watchdog = Watchdog(node.clock, bound_s=node.config.run.watchdog_seconds)
+        self._watchdog = Watchdog(node.clock, bound_s=node.config.run.watchdog_seconds, board=node.activity)
+        self._begun: dict[str, float] = {}
+        """When the episodes in hand got their leave, monotonic seconds."""
         self._started = 0
         """Episodes started since the newest weight update was read; aborted ones are given back."""
         self._issued = 0
@@ -119,6 +122,7 @@ class CollectorLoop:
         node = self._node
         self._recover()
         node.view.state = "running"
+        node.view.needs_weights = self._collector.uses_weights
         deadline: float | None = None
         while True:
             if node.stop.is_set() and deadline is None:
@@ -129,6 +133,7 @@ class CollectorLoop:
             if self._collector.uses_weights and self._follower.poll(self._on_weights):
                 self._started = 0
                 self._watchdog.fed()
+            node.activity.came_round()
             ended = self._collector.advance(self._ticket)
             self._keep(ended)
             if self._collector.in_flight():
@@ -173,6 +178,7 @@ class CollectorLoop:
         node = self._node
         episode = derived_id("episode", node.run, node.node_id, node.incarnation, str(self._issued))
         policy = self._pool.acquire(episode, update, self._follower)
+        self._begun[episode] = node.clock.monotonic()
         return Ticket(
             episode=episode,
             seed=_seed(str(node.config.run.seed), node.node_id, str(node.start_number), str(self._issued)),
@@ -197,6 +203,7 @@ class CollectorLoop:
         node = self._node
         episode = derived_id("demonstration", node.run, node.node_id, node.incarnation, str(self._issued))
         self._numbers[episode] = number
+        self._begun[episode] = node.clock.monotonic()
         return Ticket(
             episode=episode,
             seed=_seed(str(node.config.run.seed), "demonstration", str(number), str(attempt)),
@@ -212,12 +219,13 @@ class CollectorLoop:
     def _wait(self) -> None:
         """Nothing is in hand and nothing may start: say why, and not for ever."""
         node = self._node
-        if len(self._outbox) >= self._config.outbox_episodes:
+        if (kept := len(self._outbox)) >= self._config.outbox_episodes:
             node.activity.enter("log")
-            self._watchdog.hungry(lambda: f"the log does not take the {len(self._outbox)} episodes in the outbox")
+            self._watchdog.hungry(lambda: Missing("log", f"the log does not take the {kept} episodes in the outbox"))
         elif not self._collector.uses_weights or self._staleness.may_start(self._follower.update, self._started):
             node.activity.enter("devices")
-            self._watchdog.hungry(lambda: "no device can start an episode (see `distrl doctor` and the warnings above)")
+            words = "no device can start an episode (see `distrl doctor` and the warnings above)"
+            self._watchdog.hungry(lambda: Missing("devices", words))
         else:
             node.activity.enter("weights" if self._follower.update is None else "allowance")
             self._nodes.poll()
@@ -227,11 +235,12 @@ class CollectorLoop:
                 self._watchdog.hungry(self._missing)
         node.clock.wait(node.stop, 0.02)
 
-    def _missing(self) -> str:
-        learner = "no learner is alive" if not self._nodes.alive("learner") else "the learner is alive"
-        if self._follower.update is None:
-            return f"no weights have come; {learner} (start one: distrl-node --role learner)"
-        return f"no leave to start episodes; {learner} (start one: distrl-node --role learner)"
+    def _missing(self) -> Missing:
+        what = "no weights have come" if self._follower.update is None else "there is no leave to start episodes"
+        learners = self._nodes.alive("learner")
+        if not learners:
+            return Missing("learner", f"{what}, and no learner is alive (start one: distrl-node --role learner)")
+        return Missing("weights", f"{what}, although {told(learners)}")
 
     # --- ending episodes --------------------------------------------------------------------
 
@@ -254,7 +263,11 @@ class CollectorLoop:
         for item in ended:
             if item.outcome != "aborted":
                 self._collector.confirm(item)
+            if (begun := self._begun.pop(item.trajectory_id, None)) is not None:
+                node.activity.took("episode", node.clock.monotonic() - begun)
             node.activity.count(EPISODES)
+            if item.outcome == "aborted":
+                node.activity.count(ABORTED)
             node.activity.count(STEPS, len(item.steps))
             self._pool.release(item.trajectory_id)
             self._unobserved[item.trajectory_id] = item
@@ -332,6 +345,7 @@ class CollectorLoop:
         self._node.view.outbox_since_ms = 0 if began_ms is None else max(began_ms, 1)
 
     def _on_weights(self, update: WeightsUpdate) -> None:
+        self._node.view.has_weights = True
         self._node.view.epoch = update.epoch
         self._node.view.version = update.version
         log.debug("weights", version=update.version, epoch=update.epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
@@ -13,6 +14,7 @@ from distrl.core.contracts.role import Evaluator, Verdict
 from distrl.core.errors import DistrlError, InvalidEventError
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import is_environmental, is_retriable
+from distrl.core.runtime.idle import IdleWatch
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.seen import Seen
 
@@ -24,18 +26,23 @@ def run(node: Node) -> None:
     config = node.config.evaluator
     plugin: Evaluator = node.create("evaluator", config.plugin, config.options)
     judge = Judge(node, plugin)
-    with node.bus.consumer(
-        [node.topic("trajectories")], group=node.group(config.plugin), member=node.node_id
-    ) as consumer:
+    with ExitStack() as stack:
+        consumer = stack.enter_context(
+            node.bus.consumer([node.topic("trajectories")], group=node.group(config.plugin), member=node.node_id)
+        )
         reader = EventReader(consumer, node.codec, node.writer, run=node.run, clock=node.clock, activity=node.activity)
+        idle = stack.enter_context(closing(IdleWatch(node)))
         node.view.state = "running"
         while not node.stop.is_set():
             with node.activity.span("trajectories"):
                 received = reader.poll(0.5, config.batch)
-            if received:
-                with node.activity.span("busy"):
-                    judge.handle(reader, received)
-                    consumer.commit()
+            if not received:
+                idle.idle()
+                continue
+            idle.fed()
+            with node.activity.span("busy"), node.activity.timed("records"):
+                judge.handle(reader, received)
+                consumer.commit()
 
 
 class Judge:

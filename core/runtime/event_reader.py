@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from distrl.core.codec import Codec
-from distrl.core.contracts.bus import Consumer, Record
+from distrl.core.contracts.bus import Consumer, Record, TopicPartition
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Event
 from distrl.core.contracts.metric import HANDLED, LAG
@@ -43,7 +44,11 @@ class EventReader:
     def poll(self, timeout_s: float, max_records: int = 500) -> list[Received[Event]]:
         """The next events. Poison is dead-lettered and acknowledged here; tombstones are acknowledged and skipped."""
         received: list[Received[Event]] = []
-        for record in self.consumer.poll(timeout_s, max_records):
+        records = self.consumer.poll(timeout_s, max_records)
+        self._activity.came_round()
+        self._activity.partitions = len(self.consumer.assignment())
+        self._activity.queues.read(records)
+        for record in records:
             if record.value is None:
                 self.consumer.ack(record)
                 continue
@@ -54,9 +59,9 @@ class EventReader:
             except DistrlError as error:
                 self.refuse(record, error)
                 continue
-            self._activity.queue_age(max(0, self._clock.time_ms() - record.timestamp_ms))
             received.append(Received(record, event))
-        self._activity.count(HANDLED, len(received))
+        for topic, count in Counter(item.record.topic for item in received).items():
+            self._activity.count(HANDLED, count, topic.rpartition(".")[2])
         self._note_lag()
         return received
 
@@ -70,6 +75,12 @@ class EventReader:
         self._writer.dead_letter(record, error, attempt=attempt)
         self.consumer.ack(record)
 
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from further back, on purpose: what is read once more has not waited for this reader."""
+        self._activity.queues.reread({partition: self.consumer.position(partition) for partition in offsets})
+        for partition, offset in offsets.items():
+            self.consumer.seek(partition, offset)
+
     def _note_lag(self) -> None:
         now = self._clock.monotonic()
         if now < self._lag_due:
@@ -79,6 +90,7 @@ class EventReader:
             lags = self.consumer.lag()
         except BusUnavailableError:
             return  # an observation only: what matters about an outage shows in poll
+        self._activity.queues.looked(lags)
         totals: dict[str, int] = {}
         for partition, lag in lags.items():
             totals[partition.topic] = totals.get(partition.topic, 0) + lag

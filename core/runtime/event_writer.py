@@ -66,6 +66,7 @@ class EventWriter:
         self._activity = activity
         self._stop = stop
         self._patience = patience_s
+        activity.follow(producer.in_flight)
 
     def envelope(self, event_id: str, *, parent: str = "", begins_trace: bool = False) -> Envelope:
         """An envelope of this node, now. ``parent``: the ``traceparent`` of the event that this one answers, whose trace it joins as a

@@ -31,6 +31,10 @@ class NodeView:
     version: int = 0
     outbox_since_ms: int = 0
     """When the first episode in a collector's outbox began; 0 while there is none."""
+    built: bool = False
+    """The role's plugin is there."""
+    needs_weights: bool = False
+    has_weights: bool = False
 
 
 class Heartbeat:

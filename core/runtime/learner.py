@@ -27,13 +27,14 @@ from distrl.core.runtime.blob import stored_blobs
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import EventWriter, is_environmental, is_retriable
+from distrl.core.runtime.idle import told
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.pacer import Pacer
 from distrl.core.runtime.restore import read_back, verify_artefacts
 from distrl.core.runtime.seen import Seen
-from distrl.core.runtime.watchdog import Watchdog
+from distrl.core.runtime.watchdog import Missing, Watchdog
 from distrl.core.runtime.weights import WeightsPublisher, newest_weights
 
 log = structlog.get_logger(__name__)
@@ -81,7 +82,7 @@ class LearnerLoop:
             clock=node.clock,
         )
         self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
-        self._watchdog = Watchdog(node.clock, bound_s=config.run.watchdog_seconds)
+        self._watchdog = Watchdog(node.clock, bound_s=config.run.watchdog_seconds, board=node.activity)
         self._checkpoints = Checkpoints(node.store, node.run, kept=config.learner.checkpoints_kept)
         self._seen = Seen(SEEN_CAPACITY)
         self._places: dict[str, Place] = {}
@@ -134,6 +135,7 @@ class LearnerLoop:
                 consumer, node.codec, self._writer, run=node.run, clock=node.clock, activity=node.activity
             )
             self._last_checkpoint = node.clock.monotonic()
+            node.activity.checkpointed()
             while not node.stop.is_set():
                 wanted = self._learner.wanted()
                 self._read(reader, wanted)
@@ -161,20 +163,25 @@ class LearnerLoop:
             received = reader.poll(0.0 if wanted == Wanted() else 0.2)
         if self._assigned:
             # What the poll brought of the new partitions comes again; of those held before it must be handled now.
-            new = self._seek(reader.consumer)
+            new = self._seek(reader)
             received = [item for item in received if item.record.topic_partition not in new]
-        with activity.span("busy"):
-            self._handle(reader, received)
+        if received:
+            with activity.span("busy"), activity.timed("records"):
+                self._handle(reader, received)
+        self._let_go()
 
-    def _seek(self, consumer: Consumer) -> set[TopicPartition]:
+    def _seek(self, reader: EventReader) -> set[TopicPartition]:
         """Read newly assigned partitions from where the checkpoint says, verdicts from their start; returns them."""
         rewards = self._node.topic("rewards")
-        beginnings = consumer.beginning_offsets()
-        for partition in self._assigned & consumer.assignment():
-            offset = beginnings[partition]
-            if partition.topic != rewards:
-                offset = max(offset, self._positions.get(partition, 0))
-            consumer.seek(partition, offset)
+        offsets = reader.consumer.beginning_offsets()
+        reader.seek(
+            {
+                partition: max(
+                    offsets[partition], 0 if partition.topic == rewards else self._positions.get(partition, 0)
+                )
+                for partition in self._assigned & reader.consumer.assignment()
+            }
+        )
         new = set(self._assigned)
         self._assigned.clear()
         return new
@@ -213,6 +220,9 @@ class LearnerLoop:
             self._ingest(reader, joined)
         if priorities:
             self._learner.prioritize(priorities)
+
+    def _let_go(self) -> None:
+        """Of trajectories whose verdict has not come in time."""
         expired = self._join.expired()
         if expired:
             log.warning("no verdict came in time", trajectories=len(expired))
@@ -252,7 +262,7 @@ class LearnerLoop:
 
     def _update(self, consumer: Consumer) -> None:
         node = self._node
-        with node.activity.span("busy"):
+        with node.activity.span("busy"), node.activity.timed("update"):
             result = self._learner.update(self._version)
         self._updates += 1
         for name, value in result.metrics.items():
@@ -268,14 +278,15 @@ class LearnerLoop:
         node = self._node
         live = len(self._collectors())
         allowance = self._pacer.allowance(self._learner.wanted(), live=live, on_the_way=self._on_the_way(consumer))
-        update = self._publisher.publish(
-            self._learner.policy,
-            self._version + 1,
-            ingested=self._ingested,
-            allowance=allowance,
-            live_collectors=live,
-            max_lag=self._config.max_lag,
-        )
+        with node.activity.timed("publish"):
+            update = self._publisher.publish(
+                self._learner.policy,
+                self._version + 1,
+                ingested=self._ingested,
+                allowance=allowance,
+                live_collectors=live,
+                max_lag=self._config.max_lag,
+            )
         self._pacer.announced(live=live, allowance=allowance)
         self._version = node.view.version = update.version
         node.view.epoch = self._epoch
@@ -308,17 +319,25 @@ class LearnerLoop:
         demonstrator = self._node.config.collector.demonstrator
         return self._nodes.alive("collector", lambda status: status.plugin != demonstrator)
 
-    def _missing(self, wanted: Wanted) -> str:
-        if wanted.demonstrations:
-            return (
-                f"{wanted.demonstrations} more demonstrations are needed: "
-                'run a collector with collector.plugin = "demonstrator", or lower learner.options.demonstrations'
+    def _missing(self, wanted: Wanted) -> Missing | None:
+        self._nodes.poll()
+        demonstrator = self._node.config.collector.demonstrator
+        if wanted.demonstrations and not self._nodes.alive("collector", lambda status: status.plugin == demonstrator):
+            return Missing(
+                "demonstrations",
+                f"{wanted.demonstrations} more demonstrations are needed and no collector that records them is alive: "
+                f'run one with collector.plugin = "{demonstrator}", or lower learner.options.demonstrations',
             )
-        if not self._collectors():
-            return "no collector is alive (start one: distrl-node --role collector)"
+        collectors = self._nodes.alive("collector")
+        if not wanted.demonstrations and not self._collectors():
+            return Missing("collector", "no collector is alive (start one: distrl-node --role collector)")
         if not self._nodes.alive("evaluator"):
-            return "no evaluator is alive (start one: distrl-node --role evaluator)"
-        return f"collectors and evaluators are alive, but {wanted.policy} more judged trajectories do not come"
+            return Missing("evaluator", "no evaluator is alive (start one: distrl-node --role evaluator)")
+        if self._watchdog.waited_s < self._watchdog.bound_s:
+            return None
+        what = f"{wanted.demonstrations} demonstrations" if wanted.demonstrations else f"{wanted.policy} trajectories"
+        side = "verdicts" if self._join.waiting else "trajectories"
+        return Missing(side, f"{what} more, judged, do not come although evaluators are alive and {told(collectors)}")
 
     # --- feedback ---------------------------------------------------------------------------
 
@@ -377,13 +396,14 @@ class LearnerLoop:
             artefacts=sorted({key for identity in buffered for key in self._artefacts.get(identity, ())}),
         )
         try:
-            with node.activity.span("store"):
+            with node.activity.span("store"), node.activity.timed("checkpoint"):
                 number = self._checkpoints.save(covered, self._learner.save, node.work_dir / "checkpoint")
         except DistrlError as error:
             if not is_retriable(error):
                 raise
             log.warning("no checkpoint could be kept; it is tried again", error=str(error))
             return
+        node.activity.checkpointed()
         # A partition that comes back after a rebalance is read on from here; what was done since is recognised by its id.
         self._positions = covered.positions
         for position in self._done:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 import structlog
 
 from distrl.core.codec import derived_id
-from distrl.core.contracts.bus import Consumer, Record, TopicPartition
+from distrl.core.contracts.bus import Record, TopicPartition
 from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Trajectory
 from distrl.core.contracts.metric import DUPLICATES, UNJUDGED
 from distrl.core.contracts.role import Prioritizer
 from distrl.core.errors import DistrlError, InvalidEventError
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.event_writer import is_environmental
+from distrl.core.runtime.idle import IdleWatch
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.seen import Seen
@@ -30,7 +32,9 @@ T = TypeVar("T")
 
 def run(node: Node) -> None:
     """Prioritize until the node stops."""
-    PrioritizerLoop(node).run()
+    loop = PrioritizerLoop(node)
+    with closing(loop.idle):
+        loop.run()
 
 
 class PrioritizerLoop:
@@ -48,6 +52,7 @@ class PrioritizerLoop:
         )
         self._seen = Seen(100_000)
         self._rewind: set[TopicPartition] = set()
+        self.idle = IdleWatch(node)
 
     def run(self) -> None:
         node = self._node
@@ -66,12 +71,15 @@ class PrioritizerLoop:
             while not node.stop.is_set():
                 with node.activity.span("verdicts" if self._join.waiting else "trajectories"):
                     received = reader.poll(0.5)
-                self._read_verdicts_again(consumer)
-                with node.activity.span("busy"):
-                    if received:
+                rewind_verdicts(reader, self._rewind)
+                if received:
+                    self.idle.fed()
+                    with node.activity.span("busy"), node.activity.timed("records"):
                         self._handle(reader, received)
-                    self._let_go(reader)
-                    consumer.commit()
+                else:
+                    self.idle.idle(unjudged=self._join.waiting)
+                self._let_go(reader)
+                consumer.commit()
 
     def _handle(self, reader: EventReader, batch: Sequence[Received[Event]]) -> None:
         arrived: list[Joined] = []
@@ -189,15 +197,11 @@ class PrioritizerLoop:
     def _on_revoke(self, partitions: Collection[TopicPartition]) -> None:
         self._join.forget(partitions)
 
-    def _read_verdicts_again(self, consumer: Consumer) -> None:
-        rewind_verdicts(consumer, self._rewind)
 
-
-def rewind_verdicts(consumer: Consumer, partitions: set[TopicPartition]) -> None:
+def rewind_verdicts(reader: EventReader, partitions: set[TopicPartition]) -> None:
     """Read the verdicts of newly assigned partitions from their start; empties ``partitions``."""
     if not partitions:
         return
-    beginnings = consumer.beginning_offsets()
-    for partition in partitions & consumer.assignment():
-        consumer.seek(partition, beginnings[partition])
+    beginnings = reader.consumer.beginning_offsets()
+    reader.seek({partition: beginnings[partition] for partition in partitions & reader.consumer.assignment()})
     partitions.clear()

@@ -40,7 +40,7 @@ from distrl.core.runtime.report import write_report
 from distrl.core.runtime.summary import Summary, make_summary, write_summary
 from distrl.core.runtime.tail import RunTail
 from distrl.core.runtime.topic import declared_topics
-from distrl.core.runtime.watchdog import Watchdog
+from distrl.core.runtime.watchdog import Missing, Watchdog
 from distrl.plugins.manager import PluginManager, load_plugins
 
 log = structlog.get_logger(__name__)
@@ -362,7 +362,7 @@ class Supervisor:
             if not error.retriable:
                 raise
             self._behind = True
-            missing = f"the log does not answer: {error.message}"
+            missing = Missing("log", f"the log does not answer: {error.message}")
             self._watchdog.hungry(lambda: missing)
         else:
             self._watchdog.fed()

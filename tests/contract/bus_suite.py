@@ -368,12 +368,17 @@ class BusContract:
                 futures = [producer.send(topic, b"%d" % index) for index in range(4)]
                 with pytest.raises(BusBackpressureError):
                     producer.send(topic, b"refused")
+                records, size = producer.in_flight()
+                assert records == 4
+                assert size >= 4
                 assert not any(future.done() for future in futures)
                 with pytest.raises(DeliveryError):
                     producer.flush(0.2)
             for future in futures:
                 future.result(WAIT_S)
             producer.send(topic, b"last").result(WAIT_S)
+            producer.flush(WAIT_S)
+            assert producer.in_flight() == (0, 0)
         with bus.consumer([topic]) as consumer:
             assert [record.value for record in collect(consumer, 6)] == [b"first", b"0", b"1", b"2", b"3", b"last"]
 

@@ -73,6 +73,7 @@ def test_every_name_that_loops_count_under_stands_in_the_table() -> None:
         for name, value in vars(metric).items()
         if name[0] != "_" and name.isupper() and isinstance(value, str) and not value.startswith("distrl_")
     }
+    constants.discard(metric.OUTBOX_SINCE)  # a time among a node's counters, and no metric
     assert constants == {item.name for item in metric.NODE_METRICS if item.name}
 
 
