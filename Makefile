@@ -20,7 +20,7 @@ help:
 	@echo "make lint        ruff, mypy and the import rules (after make test has prepared)"
 	@echo "make docs        write the reference pages of docs/ again from the code"
 	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
-	@echo "make stack-up    start Kafka and an S3 server on this machine, without docker (ONLY=kafka,s3,appium chooses)"
+	@echo "make stack-up    start Kafka, S3 and a schema registry here, without docker (ONLY=kafka,s3,registry,appium chooses)"
 	@echo "make stack-down  end them and remove what they kept"
 
 python:

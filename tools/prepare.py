@@ -1,7 +1,7 @@
 """Prepares ``.venv`` and what the tests need. Called by the Makefile; runs on the machine's own Python, standard library only.
 
-``prepare.py demo`` installs what the demo needs, ``prepare.py test`` also the tests' packages, Kafka's jars, Appium's node
-packages and the browser. Packages come from the locks, with hashes. A stamp says what is installed, so that a
+``prepare.py demo`` installs what the demo needs, ``prepare.py test`` also the tests' packages, Kafka's jars, the schema
+registry, Appium's node packages and the browser. Packages come from the locks, with hashes. A stamp says what is installed, so that a
 second call does nothing; a missing tool is named, with the command that brings it.
 """
 
@@ -58,6 +58,8 @@ def check_tools() -> None:
     ]
     if shutil.which("java") and version("java", "-version") < JAVA:
         wrong.append(f"{shutil.which('java')} is no Java {JAVA[0]} or newer, Kafka needs it: {TOOLS['java']}")
+    elif shutil.which("java"):
+        wrong += registry_java()
     if shutil.which("node") and not new_enough(version("node", "--version")):
         wrong.append(f"{shutil.which('node')} is no Node.js of {NODE}, Appium needs it: {TOOLS['node']}")
     if wrong:
@@ -68,6 +70,20 @@ def check_tools() -> None:
         stop("chromium and chromedriver are missing, the tests need them", BROWSER)
     run("apt-get", "update", "-qq")
     run(*BROWSER.split(), env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+
+
+def registry_java() -> list[str]:
+    """What is wrong with the Java that the schema registry needs, which may be another than the one on PATH."""
+    sys.path.append(str(ROOT / "compose"))
+    from apicurio import JAVA_AT_LEAST, NEEDED_BY
+    from program import find_java
+    from server import ServerError
+
+    try:
+        find_java(JAVA_AT_LEAST, needed_by=NEEDED_BY)
+    except ServerError as error:
+        return [str(error)]
+    return []
 
 
 def version(tool: str, option: str) -> tuple[int, ...]:
@@ -133,9 +149,11 @@ def stop(*lines: str) -> NoReturn:
 
 
 _FETCH = """
+from apicurio import registry_app
 from appium_server import appium_home
 from kafka_broker import broker_jars
 broker_jars()
+registry_app()
 appium_home()
 """
 

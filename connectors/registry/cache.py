@@ -1,7 +1,8 @@
 """What a registry has answered, in memory and in a file. Used by ``connectors.registry.confluent``.
 
-An id never changes its meaning, so nothing here ever gets old. The file lets a node start again while the registry is away;
-it counts for one registry's address only, and one that is not as it should be counts for nothing.
+An id never changes its meaning, so an answer of this process is never asked for again. The file is for a node that starts while
+the registry is away, and counts only then: a registry that was set up anew at the same address hands out other ids. One that is
+another address's, or not as it should be, counts for nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,45 @@ from typing import Any
 
 import structlog
 from fastavro import parse_schema
-from fastavro.schema import SchemaParseException, UnknownType
+from fastavro.schema import SchemaParseException, UnknownType, to_parsing_canonical_form
 
 log = structlog.get_logger(__name__)
-_NO_SCHEMA = (SchemaParseException, UnknownType)
 Definition = Mapping[str, Any]
 """A schema as JSON."""
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaParseException, UnknownType)
+
+
+class Answers:
+    """Schemas by id or GUID in text, and the ids that each subject has."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Definition] = {}
+        self.subjects: dict[str, list[str]] = {}
+
+    def id_of(self, subject: str, text: str) -> int | None:
+        """The id under which ``subject`` has this very schema."""
+        definition = json.loads(text)
+        return next((int(key) for key in self.subjects.get(subject, ()) if self.schemas.get(key) == definition), None)
+
+    def take(self, key: str, definition: Definition, subject: str | None = None) -> None:
+        if subject is None:
+            self.schemas.setdefault(key, definition)
+            return
+        # In the words in which it was asked for: a registry may give it back in others.
+        self.schemas[key] = definition
+        keys = self.subjects.setdefault(subject, [])
+        if key not in keys:
+            keys.append(key)
+
+    def add(self, other: Answers) -> None:
+        """Take what is not known yet; nothing at all if one id means two things: then those are another registry's answers."""
+        if any(
+            _meaning(other.schemas[key]) != _meaning(self.schemas[key]) for key in other.schemas.keys() & self.schemas
+        ):
+            return
+        self.schemas = {**other.schemas, **self.schemas}
+        for subject, keys in other.subjects.items():
+            self.subjects[subject] = list(dict.fromkeys([*self.subjects.get(subject, ()), *keys]))
 
 
 class AnswerCache:
@@ -33,70 +67,64 @@ class AnswerCache:
         self._file = file
         self._url = url
         self._lock = threading.Lock()
-        self._schemas: dict[str, Definition] = {}
-        self._subjects: dict[str, list[str]] = {}
-        self._take(*self._read())
+        self._heard = Answers()
 
     def schema(self, key: str) -> Definition | None:
-        """The schema of an id (or GUID) in text."""
+        """The schema of an id (or GUID) in text, if the registry has told this process."""
         with self._lock:
-            return self._schemas.get(key)
+            return self._heard.schemas.get(key)
 
     def id_of(self, subject: str, text: str) -> int | None:
-        """The id under which ``subject`` has this very schema."""
-        definition = json.loads(text)
+        """The id under which ``subject`` has this very schema, if the registry has told this process."""
         with self._lock:
-            for key in self._subjects.get(subject, ()):
-                if self._schemas.get(key) == definition:
-                    return int(key)
-        return None
+            return self._heard.id_of(subject, text)
+
+    def kept(self) -> Answers:
+        """What this and former processes have heard: for when the registry does not answer."""
+        with self._lock:
+            return self._together()
 
     def keep(self, key: str, definition: Definition, *, subject: str | None = None) -> None:
-        """Remember an answer. Not being able to write the file is no failure: it is read again from the registry."""
+        """Remember an answer. Not being able to write the file costs no more than asking again after a restart."""
         with self._lock:
-            self._take({key: definition}, {} if subject is None else {subject: [key]})
+            self._heard.take(key, definition, subject)
             if self._file is None or not self._file.parent.is_dir():
                 return
             try:
                 with _held(self._file.with_suffix(".lock")):
-                    schemas, subjects = self._read()
-                    # What this process knows goes over what the file has.
-                    mine, my_subjects = dict(self._schemas), dict(self._subjects)
-                    self._take(schemas, subjects)
-                    self._take(mine, my_subjects)
-                    self._write(self._file)
+                    self._write(self._file, self._together())
             except OSError as error:
                 log.warning("answers of the registry are not kept", file=str(self._file), error=str(error))
 
-    def _take(self, schemas: Mapping[str, Definition], subjects: Mapping[str, list[str]]) -> None:
-        self._schemas.update(schemas)
-        for subject, keys in subjects.items():
-            self._subjects[subject] = list(dict.fromkeys([*self._subjects.get(subject, ()), *keys]))
+    def _together(self) -> Answers:
+        together = Answers()
+        together.add(self._heard)
+        together.add(self._read())
+        return together
 
-    def _read(self) -> tuple[dict[str, Definition], dict[str, list[str]]]:
+    def _read(self) -> Answers:
         """What the file holds for this registry; nothing if it is another's, missing, or malformed."""
+        answers = Answers()
         if self._file is None:
-            return {}, {}
+            return answers
         try:
             content = json.loads(self._file.read_bytes())
-            if content["url"] != self._url:
-                return {}, {}
-            schemas, subjects = content["schemas"], content["subjects"]
-            for key, definition in schemas.items():
-                if definition != self._schemas.get(key):
-                    _require(isinstance(definition, dict))
-                    parse_schema(definition)
-            for keys in subjects.values():
-                _require(isinstance(keys, list) and all(key in schemas and 0 <= int(key) < 2**32 for key in keys))
+            if content["url"] == self._url:
+                schemas, subjects = content["schemas"], content["subjects"]
+                for definition in schemas.values():
+                    _meaning(definition)
+                for keys in subjects.values():
+                    if not isinstance(keys, list) or any(key not in schemas or int(key) >= 2**32 for key in keys):
+                        raise ValueError("an id without a schema")
+                answers.schemas, answers.subjects = schemas, subjects
         except FileNotFoundError:
-            return {}, {}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, *_NO_SCHEMA) as error:
+            pass
+        except (OSError, *_MALFORMED) as error:
             log.warning("not the registry's answers; passed over", file=str(self._file), error=repr(error)[:200])
-            return {}, {}
-        return schemas, subjects
+        return answers
 
-    def _write(self, file: Path) -> None:
-        content = {"url": self._url, "subjects": self._subjects, "schemas": self._schemas}
+    def _write(self, file: Path, answers: Answers) -> None:
+        content = {"url": self._url, "subjects": answers.subjects, "schemas": answers.schemas}
         descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as fresh:
@@ -109,9 +137,10 @@ class AnswerCache:
             raise
 
 
-def _require(truth: bool) -> None:
-    if not truth:
-        raise ValueError("an entry is of the wrong kind")
+def _meaning(definition: Definition) -> str:
+    """The same for one schema in different words. Raises what ``_MALFORMED`` lists for what is none."""
+    canonical: str = to_parsing_canonical_form(parse_schema(dict(definition)))
+    return canonical
 
 
 @contextmanager

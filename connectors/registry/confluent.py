@@ -88,11 +88,14 @@ class ConfluentRegistry:
         return self._schema(str(guid), f"/schemas/guids/{guid}")
 
     def find(self, subject: str, text: str) -> int | None:
-        kept = self._cache.id_of(subject, text)
-        if kept is not None:
-            return kept
+        if (known := self._cache.id_of(subject, text)) is not None:
+            return known
         try:
             answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}", {"schema": text})
+        except RegistryUnavailableError:
+            if (kept := self._cache.kept().id_of(subject, text)) is not None:
+                return kept
+            raise
         except _NotFoundError as error:
             if error.error_code in (SUBJECT_NOT_FOUND, VERSION_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
@@ -168,10 +171,14 @@ class ConfluentRegistry:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _schema(self, key: str, path: str) -> Definition:
-        if (kept := self._cache.schema(key)) is not None:
-            return kept
+        if (known := self._cache.schema(key)) is not None:
+            return known
         try:
             answer = self._ask("GET", path)
+        except RegistryUnavailableError:
+            if (kept := self._cache.kept().schemas.get(key)) is not None:
+                return kept
+            raise
         except _NotFoundError as error:
             raise UnknownSchemaError(f"{self} knows no schema {key}") from error
         text = answer.get("schema") if isinstance(answer, dict) else None

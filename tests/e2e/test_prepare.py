@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_missing_tools_are_named_all_at_once_with_what_brings_them(tmp_path: Path) -> None:
-    program(tmp_path / "java", 'openjdk version "17.0.15" 2025-04-15')
+    program(tmp_path / "java", 'openjdk version "25.0.3" 2026-04-21')
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "prepare.py", "test"],
         env={"PATH": str(tmp_path)},
@@ -41,8 +41,8 @@ OLD_JAVA = 'java version "1.8.0_402"'
         (OLD_JAVA, "v20.19.0", ["java"]),
         ('openjdk version "11.0.2" 2019-01-15', "v22.12.0", ["java"]),
         ('openjdk version "21" 2023-09-19', "v18.20.4", ["node"]),
-        ('openjdk version "17" 2021-09-14', "v22.11.0", ["node"]),
-        ('openjdk version "17.0.15" 2025-04-15', "v21.7.0", ["node"]),
+        ('openjdk version "21" 2023-09-19', "v22.11.0", ["node"]),
+        ('openjdk version "25.0.3" 2026-04-21', "v21.7.0", ["node"]),
         ("Unable to locate a Java Runtime.", "v20.18.3", ["java", "node"]),
     ],
 )
