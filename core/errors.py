@@ -193,6 +193,13 @@ class BusAuthorizationError(BusError):
     exit_code = 3
 
 
+class GroupMismatchError(BusError):
+    """The live members of a consumer group share its partitions in another way than this one."""
+
+    code = "DISTRL-310"
+    exit_code = 2
+
+
 # --- store --------------------------------------------------------------------------------------
 
 

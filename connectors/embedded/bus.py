@@ -19,7 +19,7 @@ from distrl.connectors.embedded.fence import Fence
 from distrl.connectors.embedded.group import Membership
 from distrl.connectors.embedded.heartbeat import Heartbeat
 from distrl.connectors.embedded.producer import EmbeddedProducer
-from distrl.core.contracts.bus import RebalanceCallback, Start
+from distrl.core.contracts.bus import Assignment, RebalanceCallback, Start
 from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.errors import BusError
 
@@ -94,6 +94,7 @@ class EmbeddedBus:
         group: str | None = None,
         start: Start | None = None,
         member: str | None = None,
+        assignment: Assignment = "together",
         on_assign: RebalanceCallback | None = None,
         on_revoke: RebalanceCallback | None = None,
     ) -> EmbeddedConsumer:
@@ -104,7 +105,13 @@ class EmbeddedBus:
             membership = None
             if group is not None:
                 membership = Membership(
-                    catalogue, group, topics, static_name=member, session_s=self._session_s, clock=self._clock
+                    catalogue,
+                    group,
+                    topics,
+                    static_name=member,
+                    assignment=assignment,
+                    session_s=self._session_s,
+                    clock=self._clock,
                 )
             consumer = EmbeddedConsumer(
                 catalogue,

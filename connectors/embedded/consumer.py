@@ -95,7 +95,12 @@ class EmbeddedConsumer:
         self._turn = 0
         self._closed = False
         if membership is None:
-            self._open(self._subscribed())
+            try:
+                self._open(self._subscribed())
+            except BaseException:
+                for partition in self._files.values():
+                    partition.close()
+                raise
         else:
             heartbeat.touch(membership.incarnation)
 
@@ -145,8 +150,7 @@ class EmbeddedConsumer:
                     self._heartbeat.touch(membership.incarnation)
                     target = membership.target() or frozenset()
                 self._give_up(frozenset(self._readers) - target)
-                gained = target - frozenset(self._readers)
-                self._open(membership.claim(gained))
+                self._open(membership.claim(frozenset(self._readers)))
         new = frozenset(self._readers) - self._announced
         if new:
             self._announced |= new

@@ -1,8 +1,8 @@
 """Membership in a consumer group of the embedded log: joining, heartbeats, claiming partitions, committing, leaving.
 
 Every join, leave and expiry raises the group's generation. A member that notices (inside ``poll``) works out the new
-assignment, first lets go of what it lost and then claims what it gained. A partition has at most one claim: it
-goes to its next owner only when the old one has released it, or has been expelled because its session ran out.
+assignment, first lets go of what it lost and then claims what it gained; it reads on what it keeps. A partition has at most
+one claim: it goes to its next owner only when the old one has released it, or has been expelled because its session ran out.
 A commit is accepted for claimed partitions alone, so a member that was expelled can no longer move its group's offsets.
 Used by ``consumer``; ``heartbeat`` keeps sessions alive.
 """
@@ -16,13 +16,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
-from distrl.connectors.embedded.assignment import Member, assign
+from distrl.connectors.embedded.assignment import Member, assign_sticky, assign_together
 from distrl.connectors.embedded.catalogue import Catalogue
-from distrl.core.contracts.bus import TopicPartition
+from distrl.core.contracts.bus import Assignment, TopicPartition
 from distrl.core.contracts.clock import Clock
-from distrl.core.errors import FencedError
+from distrl.core.errors import FencedError, GroupMismatchError
 
 log = structlog.get_logger(__name__)
+MISMATCH_WAIT_S = 0.1
 
 
 class Membership:
@@ -35,6 +36,7 @@ class Membership:
         topics: Sequence[str],
         *,
         static_name: str | None,
+        assignment: Assignment,
         session_s: float,
         clock: Clock,
     ) -> None:
@@ -42,12 +44,14 @@ class Membership:
         self.incarnation = ""
         self._catalogue = catalogue
         self._database = catalogue.database
-        self._topics = sorted(set(topics))
+        self._assignment: Assignment = assignment
+        self._subscription = _subscription(topics, assignment)
         self._static_name = static_name
         self.static = static_name is not None
         self._session_ms = round(session_s * 1000)
         self._clock = clock
         self._seen: tuple[int, int] = (-1, -1)
+        self._target: frozenset[TopicPartition] = frozenset()
         self._settled = False
         self._next_census = 0.0
         self.join()
@@ -56,19 +60,36 @@ class Membership:
 
     def join(self) -> None:
         """Become a member under a new incarnation. The holder of the same static name is replaced, and
-        what it had claimed passes over without a rebalance."""
+        what it had claimed passes over without a rebalance.
+
+        Members that share partitions in the other way are waited for until their sessions have ended; then raises
+        ``GroupMismatchError``.
+        """
+        deadline = self._clock.monotonic() + 2 * self._session_ms / 1000
+        while not self._try_join():
+            if self._clock.monotonic() > deadline:
+                raise GroupMismatchError(
+                    f"group {self.group} has members that do not share partitions in the way {self._assignment!r}: they "
+                    "run another version of distrl, or another role by this group's name; stop them first"
+                )
+            self._clock.sleep(MISMATCH_WAIT_S)
+
+    def _try_join(self) -> bool:
+        """Join unless a live member shares partitions in the other way."""
         self.incarnation = uuid.uuid4().hex
         self._settled = False
-        topics = json.dumps(self._topics)
+        topics = self._subscription
         now = self._clock.time_ms()
         with self._database.transaction():
             self._expel_expired(now)
             replaced = None
-            if self._static_name is not None:
-                replaced = self._database.row(
-                    "SELECT incarnation, topics FROM members WHERE group_name = ? AND static_name = ?",
-                    (self.group, self._static_name),
-                )
+            for incarnation, static_name, subscription in self._database.rows(
+                "SELECT incarnation, static_name, topics FROM members WHERE group_name = ?", (self.group,)
+            ):
+                if static_name == self._static_name is not None:
+                    replaced = (incarnation, subscription)
+                elif _read_subscription(subscription)[1] != self._assignment:
+                    return False
             if replaced is None:
                 self._database.execute(
                     """INSERT INTO members (incarnation, group_name, static_name, joined, topics, session_ms, heartbeat_ms)
@@ -76,7 +97,7 @@ class Membership:
                     (self.incarnation, self.group, self._static_name, topics, self._session_ms, now),
                 )
                 self._raise_generation()
-                return
+                return True
             old, old_topics = replaced
             self._database.execute(
                 "UPDATE members SET incarnation = ?, topics = ?, session_ms = ?, heartbeat_ms = ? WHERE incarnation = ?",
@@ -85,6 +106,7 @@ class Membership:
             self._database.execute("UPDATE claims SET incarnation = ? WHERE incarnation = ?", (self.incarnation, old))
             if old_topics != topics:
                 self._raise_generation()
+        return True
 
     def leave(self) -> None:
         """Give up everything at once. A static member only falls silent: what it has waits for its return
@@ -160,60 +182,95 @@ class Membership:
         """What this member should have now; ``None`` if it is no longer a member and has to join again."""
         version = self._database.data_version()
         with self._database.transaction("DEFERRED"):
-            members = [
-                Member(incarnation, static_name, joined, frozenset(json.loads(topics)))
-                for incarnation, static_name, joined, topics in self._database.rows(
-                    "SELECT incarnation, static_name, joined, topics FROM members WHERE group_name = ?", (self.group,)
-                )
-            ]
             row = self._database.row("SELECT generation FROM groups WHERE name = ?", (self.group,))
-            counts = {name: topic.spec.partitions for name, topic in self._catalogue.topics().items()}
-        if self.incarnation not in {member.incarnation for member in members}:
-            if any(member.static_name == self._static_name is not None for member in members):
-                raise FencedError(
-                    f"group {self.group}: another process has joined as {self._static_name!r}, so this one must stop"
-                )
+            target = self._work_out(self._owners())
+        if target is None:
             return None
         self._seen = (version, row[0] if row is not None else -1)
-        return frozenset(assign(members, counts)[self.incarnation])
+        self._target = target
+        return target
 
-    def claim(self, wanted: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Claim what is free of ``wanted`` and return what of it is this member's now.
+    def claim(self, held: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Claim what is free of what this member should have besides ``held``, and return it.
 
-        Equal partition numbers are claimed together or not at all, so a join never sees half of its inputs.
-        What is not free yet comes with a later call, after ``changed`` said so.
+        Equal partition numbers that are given together are claimed together or not at all, so a join never sees half of its
+        inputs. What is not free yet comes with a later call, after ``changed`` said so.
         """
-        by_number: dict[int, set[TopicPartition]] = defaultdict(set)
-        for partition in wanted:
-            by_number[partition.partition].add(partition)
         mine: set[TopicPartition] = set()
         with self._database.transaction():
-            owners = {
-                TopicPartition(topic, partition): incarnation
-                for topic, partition, incarnation in self._database.rows(
-                    "SELECT topic, partition, incarnation FROM claims WHERE group_name = ?", (self.group,)
-                )
-            }
+            owners = self._owners()
+            target: frozenset[TopicPartition] | None = self._target
+            if self._assignment == "cooperative":
+                # Worked out under the lock: two who look at what is free at the same time must not both count on it.
+                target = self._work_out(owners)
+            wanted = frozenset() if target is None else target - frozenset(held)
             alive = self._database.row("SELECT 1 FROM members WHERE incarnation = ?", (self.incarnation,))
             if alive is not None:
-                for partitions in by_number.values():
+                # What a former life of this static member had and is not due to it any more would be nobody's for ever.
+                due = frozenset(held) if target is None else target | frozenset(held)
+                self._release([p for p, owner in owners.items() if owner == self.incarnation and p not in due])
+                for partitions in self._bundles(wanted):
                     if all(owners.get(partition, self.incarnation) == self.incarnation for partition in partitions):
                         mine |= partitions
                 self._database.execute_many(
                     "INSERT OR IGNORE INTO claims VALUES (?, ?, ?, ?)",
                     [(self.group, topic, partition, self.incarnation) for topic, partition in sorted(mine)],
                 )
-        self._settled = len(mine) == len(wanted)
+        self._settled = target == frozenset(held) | mine
         return frozenset(mine)
+
+    def _bundles(self, partitions: Collection[TopicPartition]) -> list[set[TopicPartition]]:
+        """What is claimed as one."""
+        if self._assignment == "cooperative":
+            return [{partition} for partition in partitions]
+        by_number: dict[int, set[TopicPartition]] = defaultdict(set)
+        for partition in partitions:
+            by_number[partition.partition].add(partition)
+        return list(by_number.values())
+
+    def _owners(self) -> dict[TopicPartition, str]:
+        """Who has claimed which partition of the group's."""
+        return {
+            TopicPartition(topic, partition): incarnation
+            for topic, partition, incarnation in self._database.rows(
+                "SELECT topic, partition, incarnation FROM claims WHERE group_name = ?", (self.group,)
+            )
+        }
+
+    def _work_out(self, owners: Mapping[TopicPartition, str]) -> frozenset[TopicPartition] | None:
+        """This member's share; ``None`` if it is no longer a member. Raises ``FencedError``. Inside a transaction."""
+        members = [
+            Member(incarnation, static_name, joined, _read_subscription(subscription)[0])
+            for incarnation, static_name, joined, subscription in self._database.rows(
+                "SELECT incarnation, static_name, joined, topics FROM members WHERE group_name = ?", (self.group,)
+            )
+        ]
+        counts = {name: topic.spec.partitions for name, topic in self._catalogue.topics().items()}
+        if self.incarnation not in {member.incarnation for member in members}:
+            if any(member.static_name == self._static_name is not None for member in members):
+                raise FencedError(
+                    f"group {self.group}: another process has joined as {self._static_name!r}, so this one must stop; "
+                    "give each node an id of its own"
+                )
+            return None
+        shares = (
+            assign_together(members, counts)
+            if self._assignment == "together"
+            else assign_sticky(members, counts, owners)
+        )
+        return frozenset(shares[self.incarnation])
 
     def release(self, partitions: Collection[TopicPartition], positions: Mapping[TopicPartition, int]) -> None:
         """Commit ``positions`` and let go of ``partitions``, both at once."""
         with self._database.transaction():
             self._commit(positions)
-            self._database.execute_many(
-                "DELETE FROM claims WHERE group_name = ? AND topic = ? AND partition = ? AND incarnation = ?",
-                [(self.group, topic, partition, self.incarnation) for topic, partition in partitions],
-            )
+            self._release(partitions)
+
+    def _release(self, partitions: Collection[TopicPartition]) -> None:
+        self._database.execute_many(
+            "DELETE FROM claims WHERE group_name = ? AND topic = ? AND partition = ? AND incarnation = ?",
+            [(self.group, topic, partition, self.incarnation) for topic, partition in partitions],
+        )
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -236,3 +293,17 @@ class Membership:
     def committed(self) -> dict[TopicPartition, int]:
         """All that the group has committed."""
         return self._catalogue.offsets(self.group)
+
+
+def _subscription(topics: Sequence[str], assignment: Assignment) -> str:
+    """What a member's row says of its topics and of how its group shares them. A bare list means together."""
+    names = sorted(set(topics))
+    return json.dumps(names if assignment == "together" else {"topics": names, "assignment": assignment})
+
+
+def _read_subscription(text: str) -> tuple[frozenset[str], str]:
+    """The inverse of ``_subscription``."""
+    found = json.loads(text)
+    if isinstance(found, list):
+        return frozenset(found), "together"
+    return frozenset(found["topics"]), found["assignment"]

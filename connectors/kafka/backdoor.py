@@ -101,14 +101,6 @@ def load_metadata(consumer: Any, timeout_s: float) -> None:
     consumer._net.run(consumer._manager.wait_for, consumer._cluster.request_update(), timeout_s * 1000)
 
 
-def finish_join(consumer: Any) -> None:
-    """Call before each poll. A join that outlasts one poll is forgotten by the next, unless it was asked for by name: the
-    member would stay without partitions for ever. So ask by name for what kafka-python is about to do, or has half done."""
-    coordinator = consumer._coordinator
-    if not coordinator.rejoin_needed and (coordinator.rejoining or coordinator.need_rejoin()):
-        coordinator.request_rejoin()
-
-
 def fenced(consumer: Any) -> bool:
     """Whether another member took this static member's name: kafka-python then stops its heartbeats and says nothing."""
     coordinator = consumer._coordinator

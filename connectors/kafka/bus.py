@@ -14,7 +14,7 @@ from distrl.connectors.kafka.delivery import Intake
 from distrl.connectors.kafka.producer import KafkaLogProducer
 from distrl.connectors.kafka.transaction import FencedProducer
 from distrl.core.config import BusConfig
-from distrl.core.contracts.bus import RebalanceCallback, Start
+from distrl.core.contracts.bus import Assignment, RebalanceCallback, Start
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import BusError
 
@@ -55,6 +55,7 @@ class KafkaBus:
         group: str | None = None,
         start: Start | None = None,
         member: str | None = None,
+        assignment: Assignment = "together",
         on_assign: RebalanceCallback | None = None,
         on_revoke: RebalanceCallback | None = None,
     ) -> KafkaLogConsumer:
@@ -68,6 +69,7 @@ class KafkaBus:
             group=group,
             start=start or Start.earliest(),
             member=member,
+            assignment=assignment,
             on_assign=on_assign,
             on_revoke=on_revoke,
         )

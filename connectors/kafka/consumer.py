@@ -2,8 +2,8 @@
 
 A group member commits, for each partition, the lowest offset that is not acknowledged; it does so when asked, before
 partitions are taken away and when it is closed, never by itself. The range assignor keeps equal partition numbers of
-co-partitioned topics together (the cooperative one splits them), so a rebalance takes all partitions and gives
-all: what was delivered and not acknowledged is delivered again.
+co-partitioned topics together, and a rebalance takes all partitions and gives all: what was delivered and not
+acknowledged is delivered again. The cooperative one splits them, and a rebalance leaves alone what stays where it is.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Self, TypeVar
 
 from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors
-from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
 
-from distrl.connectors.kafka.backdoor import call_on_loop, fenced, finish_join, load_metadata
+from distrl.connectors.kafka.backdoor import call_on_loop, fenced, load_metadata
 from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.failure import KafkaError, translated
+from distrl.connectors.kafka.group import GroupPoll, assignor
 from distrl.connectors.kafka.rebalance import Listener, Pump, ours
 from distrl.connectors.low_water import LowWater
-from distrl.core.contracts.bus import RebalanceCallback, Record, RecordPosition, Start, TopicPartition
+from distrl.core.contracts.bus import Assignment, RebalanceCallback, Record, RecordPosition, Start, TopicPartition
 from distrl.core.contracts.clock import Clock
-from distrl.core.errors import BusError, BusUnavailableError, FencedError
+from distrl.core.errors import BusError, BusUnavailableError, FencedError, GroupMismatchError
 
 ANSWER_S = 15.0
 """Longest wait for offsets and positions, seconds."""
@@ -57,6 +57,7 @@ class KafkaLogConsumer:
         group: str | None,
         start: Start,
         member: str | None,
+        assignment: Assignment,
         on_assign: RebalanceCallback | None,
         on_revoke: RebalanceCallback | None,
     ) -> None:
@@ -71,16 +72,21 @@ class KafkaLogConsumer:
         """Of partitions that are ours, from their first record or a start that is not the first record on."""
         self._committed: dict[TopicPartition, int] = {}
         """What this member has committed of partitions that are ours."""
+        self._held: set[TopicPartition] = set(partitions) if group is None else set()
+        """What is ours, as the callbacks have told."""
         self._paused: set[TopicPartition] = set()
         self._clock = clock
         self._patience_s = connection.config.delivery_seconds
         self._away_since: float | None = None
-        """When polls began to fail because no broker answers."""
+        """When polls began to fail with what passes: no broker answers, a former version's members are still there."""
+        self._assignment: Assignment = assignment
         self._closed = False
         self._announce = on_assign is not None
         """Whether a broadcast reader has yet to call ``on_assign``."""
         self._pump = Pump() if group is not None else None
-        session_ms = int(connection.config.session_seconds * 1000)
+        self._session_s = connection.config.session_seconds
+        session_ms = int(self._session_s * 1000)
+        shares = assignor(assignment)
         try:
             self._client = connection.consumer(
                 group_id=group,
@@ -88,7 +94,7 @@ class KafkaLogConsumer:
                 session_timeout_ms=session_ms,
                 heartbeat_interval_ms=max(50, min(3000, session_ms // 5)),
                 max_poll_interval_ms=int(connection.config.poll_gap_seconds * 1000),
-                partition_assignment_strategy=(RangePartitionAssignor(),),
+                partition_assignment_strategy=(shares,),
                 max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
             )
         except BaseException:
@@ -101,6 +107,7 @@ class KafkaLogConsumer:
                 self._client.subscribe(topics=sorted({p.topic for p in partitions}), listener=listener)
                 with self._translated("joining"):
                     load_metadata(self._client, ANSWER_S)
+                self._group_poll = GroupPoll(self._client, shares)
             else:
                 self._client.assign(_theirs(partitions))
                 self._go_to_start(self._partitions)
@@ -115,14 +122,25 @@ class KafkaLogConsumer:
         if self._announce and self._pump is None and self._on_assign is not None:
             self._announce = False
             self._on_assign(self._partitions)
-        poll = partial(self._client.poll, timeout_ms=int(timeout_s * 1000), max_records=max_records)
         with self._translated("polling"):
             try:
-                batches = poll() if self._pump is None else self._poll_member(self._pump, poll)
+                if self._pump is None:
+                    batches = self._client.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+                else:
+                    batches = self._poll_member(self._pump, int(timeout_s * 1000), max_records)
                 self._away_since = None
             except errors.RetriableError:
-                if not self._patient():
+                if not self._patient(self._patience_s):
                     raise
+                self._clock.sleep(min(timeout_s, _RETRY_S))
+                return []
+            except errors.InconsistentGroupProtocolError as error:
+                # Members that died or left by a static name count until their sessions end.
+                if not self._patient(2 * self._session_s):
+                    raise GroupMismatchError(
+                        f"group {self._group} has members that do not share partitions in the way {self._assignment!r}: they "
+                        "run another version of distrl, or another role by this group's name; stop them first"
+                    ) from error
                 self._clock.sleep(min(timeout_s, _RETRY_S))
                 return []
         records = [_record(record) for batch in batches.values() for record in batch]
@@ -131,19 +149,22 @@ class KafkaLogConsumer:
                 self._deliver(record)
         return records
 
-    def _poll_member(self, pump: Pump, poll: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
-        finish_join(self._client)
-        batches = pump.run(poll)
+    def _poll_member(self, pump: Pump, timeout_ms: int, max_records: int) -> dict[Any, Any]:
+        batches = pump.run(partial(self._group_poll, timeout_ms, max_records))
         if self._member is not None and fenced(self._client):
-            raise FencedError(f"another member of group {self._group} goes by {self._member!r} now; this one must stop")
-        return batches
+            raise FencedError(
+                f"group {self._group}: another process has joined as {self._member!r}, so this one must stop; "
+                "give each node an id of its own"
+            )
+        # What was taken away while it was on its way comes to its next owner.
+        return {partition: batch for partition, batch in batches.items() if TopicPartition(*partition) in self._held}
 
-    def _patient(self) -> bool:
+    def _patient(self, bound_s: float) -> bool:
         """Whether to go on although a poll failed with what passes: until that has lasted for too long."""
         now = self._clock.monotonic()
         if self._away_since is None:
             self._away_since = now
-        return now - self._away_since <= self._patience_s
+        return now - self._away_since <= bound_s
 
     def ack(self, record: Record | RecordPosition) -> None:
         mark = self._marks.get(TopicPartition(record.topic, record.partition))
@@ -154,8 +175,9 @@ class KafkaLogConsumer:
         self._check()
         if self._group is None:
             return
+        there = self._there()
         for partition, mark in self._marks.items():
-            if not mark.outstanding:
+            if partition in there and not mark.outstanding:
                 # Past what is never delivered: the marks that end a transaction, what compaction removed.
                 mark.position = max(mark.position, self.position(partition))
         offsets = self._to_commit(self._marks)
@@ -170,23 +192,23 @@ class KafkaLogConsumer:
     # --- where it stands --------------------------------------------------------------------------
 
     def assignment(self) -> frozenset[TopicPartition]:
-        return frozenset(ours(self._client.assignment()))
+        return frozenset(self._held)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         chosen = self._mine(partitions)
-        self._client.pause(*_theirs(chosen))
+        self._client.pause(*_theirs(self._there().intersection(chosen)))
         self._paused.update(chosen)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         chosen = self._mine(partitions)
-        self._client.resume(*_theirs(chosen))
+        self._client.resume(*_theirs(self._there().intersection(chosen)))
         self._paused.difference_update(chosen)
 
     def paused(self) -> frozenset[TopicPartition]:
-        return frozenset(self._paused)
+        return frozenset(self._paused & self._held)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._mine([partition])
+        self._readable(partition)
         if offset < 0:
             raise BusError(f"cannot seek to offset {offset} of {partition.topic!r}")
         # Beyond the end kafka-python would go back to the first record.
@@ -198,7 +220,7 @@ class KafkaLogConsumer:
             self._marks.setdefault(partition, LowWater(offset)).seek(offset)
 
     def position(self, partition: TopicPartition) -> int:
-        self._mine([partition])
+        self._readable(partition)
         with self._translated("asking for the position"):
             position = self._client.position(KafkaTopicPartition(*partition), timeout_ms=ANSWER_S * 1000)
         if position is None:
@@ -223,7 +245,7 @@ class KafkaLogConsumer:
         return self._offsets(self._client.end_offsets, self._partitions)
 
     def lag(self) -> dict[TopicPartition, int]:
-        mine = sorted(self.assignment())
+        mine = sorted(self._there())
         ends = self._offsets(self._client.end_offsets, mine)
         return {partition: max(0, ends[partition] - self.position(partition)) for partition in mine}
 
@@ -231,7 +253,7 @@ class KafkaLogConsumer:
         if self._closed:
             return
         try:
-            mine = sorted(self.assignment())
+            mine = sorted(self._held)
             try:
                 if self._group is not None and mine and self._on_revoke is not None:
                     self._on_revoke(mine)
@@ -253,25 +275,23 @@ class KafkaLogConsumer:
     # --- rebalances: called on kafka-python's network thread ------------------------------------------
 
     async def _assigned(self, partitions: Collection[TopicPartition]) -> None:
-        await self._in_poll(partial(self._begin, list(partitions)))
+        if not self._closed:
+            await self._in_poll(partial(self._begin, list(partitions)))
 
     async def _revoked(self, partitions: Collection[TopicPartition]) -> None:
         if self._closed or not partitions:
             return
-        if self._on_revoke is not None:
-            await self._in_poll(partial(self._on_revoke, list(partitions)))
-        offsets = self._to_commit(partitions)
+        offsets: dict[TopicPartition, int] = {}
+        await self._in_poll(partial(self._end, list(partitions), offsets))
         if offsets:
             with contextlib.suppress(KafkaError):  # else they are read again; nothing is lost
                 await self._client.commit_async(_metadata(offsets))
-        self._forget()
 
     async def _lost(self, partitions: Collection[TopicPartition]) -> None:
         if self._closed or not partitions:
             return
-        self._forget()
-        if self._on_revoke is not None:
-            await self._in_poll(partial(self._on_revoke, list(partitions)))
+        self._group_poll.forget()
+        await self._in_poll(partial(self._end, list(partitions), None))
 
     async def _in_poll(self, action: Callable[[], None]) -> None:
         assert self._pump is not None
@@ -280,10 +300,10 @@ class KafkaLogConsumer:
     # --- inside -----------------------------------------------------------------------------------
 
     def _begin(self, partitions: list[TopicPartition]) -> None:
-        """Take partitions over; runs in the caller's thread."""
-        self._forget()
-        self._paused.intersection_update(partitions)
-        self._client.pause(*_theirs(self._paused))
+        """Take partitions over, besides those that are ours; runs in the caller's thread."""
+        self._held.update(partitions)
+        self._paused &= self._held
+        self._client.pause(*_theirs(self._paused & self._there()))
         if self._start.kind != "earliest":
             self._go_to_start([partition for partition in partitions if self.committed(partition) is None])
         if self._start.kind == "latest":
@@ -291,6 +311,21 @@ class KafkaLogConsumer:
             self.commit()
         if self._on_assign is not None and partitions:
             self._on_assign(partitions)
+
+    def _end(self, partitions: list[TopicPartition], offsets: dict[TopicPartition, int] | None) -> None:
+        """Let go of partitions, and put into ``offsets`` what is to be committed of them; runs in the caller's thread."""
+        mine = [partition for partition in partitions if partition in self._held]
+        try:
+            if offsets is None:  # they are somebody else's already
+                self._forget(mine)
+            if self._on_revoke is not None and mine:
+                self._on_revoke(mine)
+            if offsets is not None:
+                offsets.update(self._to_commit(mine))
+        finally:
+            self._forget(mine)
+            if self._assignment == "cooperative":  # else they may come back at once
+                self._paused.difference_update(mine)
 
     def _go_to_start(self, partitions: Sequence[TopicPartition]) -> None:
         """Seek to where reading starts. Without a seek it starts at the earliest record."""
@@ -328,9 +363,11 @@ class KafkaLogConsumer:
         with contextlib.suppress(KafkaError):  # else they are read again; nothing is lost
             self._client.commit(_metadata(offsets), timeout_ms=CLOSE_S * 1000)
 
-    def _forget(self) -> None:
-        self._marks.clear()
-        self._committed.clear()
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._held.discard(partition)
+            self._marks.pop(partition, None)
+            self._committed.pop(partition, None)
 
     def _offsets(self, ask: Callable[..., dict[Any, T]], partitions: Any) -> dict[TopicPartition, T]:
         self._check()
@@ -347,6 +384,15 @@ class KafkaLogConsumer:
                 f"not assigned to this consumer: {', '.join(f'{p.topic}[{p.partition}]' for p in sorted(foreign))}"
             )
         return chosen
+
+    def _there(self) -> set[TopicPartition]:
+        """What is ours and known to kafka-python as such: a rebalance shows there before the callbacks tell of it."""
+        return self._held.intersection(ours(self._client.assignment()))
+
+    def _readable(self, partition: TopicPartition) -> None:
+        self._mine([partition])
+        if partition not in self._there():
+            raise BusError(f"{partition.topic}[{partition.partition}] is being taken away from this consumer")
 
     def _check(self) -> None:
         if self._closed:

@@ -109,6 +109,15 @@ class Start:
 
 RebalanceCallback = Callable[[Collection[TopicPartition]], None]
 
+Assignment = Literal["together", "cooperative"]
+"""How the members of a group share partitions; all of one group share in the same way.
+
+``together``: equal partition numbers of topics with the same number of partitions are one member's, so it can join what they
+hold. Whoever joins or leaves may move any partition, and callbacks tell of it.
+``cooperative``: shares differ by one at most, and whoever joins or leaves moves no more than that needs. The others go on
+reading what they keep, and callbacks name only what is gained or lost.
+"""
+
 
 class Producer(Protocol):
     """Writes records. Safe for use by several threads."""
@@ -148,9 +157,8 @@ class Producer(Protocol):
 class Consumer(Protocol):
     """Reads records of some topics. Not safe for use by several threads.
 
-    With a group, the group's members share the partitions, equal partition numbers of co-partitioned topics
-    together, and offsets are committed for the group. Without one (broadcast) this reader has all
-    partitions, and ``commit`` does nothing.
+    With a group, the group's members share the partitions (see ``Assignment``), and offsets are committed for the
+    group. Without one (broadcast) this reader has all partitions, and ``commit`` does nothing.
     """
 
     def poll(self, timeout_s: float, max_records: int = 500) -> list[Record]:
@@ -248,12 +256,15 @@ class Bus(Protocol):
         group: str | None = None,
         start: Start | None = None,
         member: str | None = None,
+        assignment: Assignment = "together",
         on_assign: RebalanceCallback | None = None,
         on_revoke: RebalanceCallback | None = None,
     ) -> Consumer:
         """A consumer of ``topics``, which must exist (``UnknownTopicError``). ``start`` defaults to earliest.
         ``member`` is a stable name for static membership: a restart within the session keeps its
-        partitions. ``on_revoke`` runs before the final commit of the partitions it is given."""
+        partitions, and whoever joins by a name in use replaces its holder, whose ``poll`` raises ``FencedError``.
+        ``on_revoke`` runs before the final commit of the partitions it is given. A group whose live members share partitions in the
+        other way raises ``GroupMismatchError``, here or from ``poll``, once their sessions should have ended."""
 
     def admin(self) -> TopicAdmin: ...
 
