@@ -28,7 +28,12 @@ def run(node: Node) -> None:
     judge = Judge(node, plugin)
     with ExitStack() as stack:
         consumer = stack.enter_context(
-            node.bus.consumer([node.topic("trajectories")], group=node.group(config.plugin), member=node.node_id)
+            node.bus.consumer(
+                [node.topic("trajectories")],
+                group=node.group(config.plugin),
+                member=node.node_id,
+                assignment="cooperative",  # a verdict needs its trajectory alone
+            )
         )
         reader = EventReader(consumer, node.codec, node.writer, run=node.run, clock=node.clock, activity=node.activity)
         idle = stack.enter_context(closing(IdleWatch(node)))
