@@ -131,6 +131,9 @@ class StoreConfig(Section):
         gt=0.5,
         description="`distrl store gc` leaves what was put, or found again by a put, more lately than this",
     )
+    gc_hours: float = Field(
+        default=6.0, ge=0, description="`distrl run` collects garbage this often, beside the run; 0: never"
+    )
 
 
 class RegistryConfig(Section):
@@ -250,6 +253,15 @@ class BudgetConfig(Section):
     evaluation_tasks: int = Field(
         default=120, ge=0, description="unseen tasks that the first and last weights are judged on"
     )
+
+    @model_validator(mode="after")
+    def _keeps_what_is_used(self) -> Self:
+        if 0 < self.weights_kept <= self.max_lag + 1:
+            raise ValueError(
+                f"weights_kept = {self.weights_kept}: collectors may still act with versions that lag max_lag = {self.max_lag}; "
+                f"keep at least {self.max_lag + 2}, or 0 for all"
+            )
+        return self
 
 
 class Config(Section):

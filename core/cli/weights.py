@@ -24,13 +24,14 @@ def command() -> None:
 @option.as_json
 @option.debug
 def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Versions, sizes and hashes, oldest first."""
+    """Versions, sizes and hashes, oldest first, and which of them are still in the store (learner.weights_kept)."""
     loaded = option.load(config, overrides, run__name=name)
-    from distrl.core.cli.session import bus_of, codec_of
+    from distrl.core.cli.session import bus_of, codec_of, store_of
     from distrl.core.cli.table import show
     from distrl.core.runtime.weights import history
 
-    with bus_of(loaded) as bus:
+    with bus_of(loaded) as bus, store_of(loaded) as store:
+        there = {stat.key for stat in store.list(f"{loaded.run.name}/weights/")}
         rows: list[dict[str, Any]] = [
             {
                 "version": update.version,
@@ -40,13 +41,14 @@ def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as
                 "ingested": update.ingested,
                 "bytes": update.blob.size,
                 "sha256": update.blob.sha256,
+                "stored": update.blob.key in there,
                 "key": update.blob.key,
             }
             for update in history(bus, codec_of(loaded), loaded.run.name)
         ]
     if not as_json:
         rows = [row | {"sha256": row["sha256"][:12]} for row in rows]
-    columns = ("version", "epoch", "policy", "published", "ingested", "bytes", "sha256")
+    columns = ("version", "epoch", "policy", "published", "ingested", "bytes", "stored", "sha256")
     show(columns, rows, as_json=as_json, empty=f"run {loaded.run.name!r} has published no weights yet")
 
 
@@ -65,12 +67,11 @@ def pull(
     loaded = option.load(config, overrides, run__name=name)
     from distrl.core.cli.session import bus_of, codec_of, store_of
     from distrl.core.cli.table import show_json
-    from distrl.core.runtime.blob import blob_ref
-    from distrl.core.runtime.weights import find_version
+    from distrl.core.runtime.weights import fetch_weights, find_version
 
     with bus_of(loaded) as bus, store_of(loaded) as store:
         update = find_version(bus, codec_of(loaded), loaded.run.name, version)
-        store.get_file(blob_ref(update.blob), out)
+        fetch_weights(store, update, out)
     if as_json:
         show_json({"version": update.version, "epoch": update.epoch, "sha256": update.blob.sha256, "file": str(out)})
     else:

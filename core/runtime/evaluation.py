@@ -26,10 +26,9 @@ from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.task import Task, TaskSource
 from distrl.core.errors import StarvedError
 from distrl.core.runtime.artefact import StoredArtefacts
-from distrl.core.runtime.blob import blob_ref
 from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.rate import EvaluationResult, Rate
-from distrl.core.runtime.weights import find_version
+from distrl.core.runtime.weights import fetch_weights, find_version
 from distrl.plugins.manager import PluginManager, load_plugins
 
 log = structlog.get_logger(__name__)
@@ -142,7 +141,7 @@ def _policy(
     options: dict[str, Any] = json.loads(update.options) or dict(config.policy.options)
     policy: Policy = plugins.create("policy", update.policy, options, context)
     path = context.work_dir / "weights.safetensors"
-    store.get_file(blob_ref(update.blob), path)
+    fetch_weights(store, update, path)
     policy.load(path)
     return policy
 

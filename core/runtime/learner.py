@@ -115,6 +115,7 @@ class LearnerLoop:
             options=json.dumps(config.policy.options, sort_keys=True),
             work_dir=node.work_dir,
             patience_s=config.run.watchdog_seconds,
+            kept=config.learner.weights_kept,
         )
         self._epoch = former_epoch + 1
         if checkpoint is not None:

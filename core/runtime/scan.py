@@ -31,33 +31,38 @@ def scan(
     it is sends it to the dead letters. Raises ``BusUnavailableError`` when the log stops answering, ``RegistryUnavailableError`` when a schema has to be asked for
     and the registry does not answer for as long.
     """
+    for record in records(consumer, until):
+        if record.value is None:
+            continue
+        try:
+            event = _decode(codec, record)
+        except CodecError as error:
+            if on_unreadable is not None:
+                on_unreadable(record, error)
+                continue
+            log.warning(
+                "passed over a record",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                error=str(error),
+            )
+            continue
+        yield record, event
+
+
+def records(consumer: Consumer, until: Mapping[TopicPartition, int] | None = None) -> Iterator[Record]:
+    """The records themselves, tombstones too, in the same order and with the same end."""
     ends = consumer.end_offsets() if until is None else until
     beginnings = consumer.beginning_offsets()
     progressed = time.monotonic()
     while any(max(consumer.position(part), beginnings.get(part, 0)) < end for part, end in ends.items()):
-        records = consumer.poll(0.5)
-        if records:
+        found = consumer.poll(0.5)
+        if found:
             progressed = time.monotonic()
         elif time.monotonic() - progressed > STALL_S:
             raise BusUnavailableError(f"the log gave nothing for {STALL_S:.0f} s although there is more to read")
-        for record in records:
-            if record.value is None or record.offset >= ends.get(record.topic_partition, 0):
-                continue
-            try:
-                event = _decode(codec, record)
-            except CodecError as error:
-                if on_unreadable is not None:
-                    on_unreadable(record, error)
-                    continue
-                log.warning(
-                    "passed over a record",
-                    topic=record.topic,
-                    partition=record.partition,
-                    offset=record.offset,
-                    error=str(error),
-                )
-                continue
-            yield record, event
+        yield from (record for record in found if record.offset < ends.get(record.topic_partition, 0))
 
 
 def _decode(codec: Codec, record: Record) -> Event:

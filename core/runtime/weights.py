@@ -6,7 +6,8 @@ and by the command line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +20,18 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import WeightsUpdate
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.staleness import is_newer
-from distrl.core.contracts.store import BlobStore
+from distrl.core.contracts.store import BlobStat, BlobStore
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import CodecError, RegistryUnavailableError, StoreError, WeightsError
+from distrl.core.errors import BlobNotFoundError, CodecError, RegistryUnavailableError, StoreError, WeightsError
 from distrl.core.runtime.blob import blob_ref, stored_blob
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
 from distrl.core.runtime.scan import scan
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/vnd.safetensors"
+FETCH_MS = 60_000
+"""A collector may be fetching what was stored less than this before the newest version; it is not removed yet."""
+_KEY = re.compile(r"(\d{8,})-\d+\.safetensors")
 
 
 def history(bus: Bus, codec: Codec, run: str, *, topic: str = "weights") -> Iterator[WeightsUpdate]:
@@ -60,6 +64,48 @@ def find_version(bus: Bus, codec: Codec, run: str, version: int | None) -> Weigh
     return found
 
 
+def stored_version(key: str) -> int | None:
+    """The version that an object of the store holds; ``None`` for what is no weights."""
+    found = _KEY.fullmatch(key.rpartition("/")[2])
+    return None if found is None else int(found[1])
+
+
+def dispensable(stats: Sequence[BlobStat], *, kept: int) -> list[BlobStat]:
+    """The weights that may go, oldest first: all but the ``kept`` newest versions (0: all are kept) and the first there is, which
+    is the untrained policy."""
+    versions = {stat.key: version for stat in stats if (version := stored_version(stat.key)) is not None}
+    numbers = sorted(set(versions.values()))
+    old = set(numbers[1:-kept]) if kept else set()
+    return sorted(
+        (stat for stat in stats if versions.get(stat.key) in old), key=lambda stat: (versions[stat.key], stat.key)
+    )
+
+
+def fetch_weights(store: BlobStore, update: WeightsUpdate, path: Path) -> None:
+    """Bring published weights, verified, to ``path``. Raises ``BlobNotFoundError`` that says which versions are still there."""
+    ref = blob_ref(update.blob)
+    try:
+        store.get_file(ref, path)
+    except BlobNotFoundError as error:
+        stats = store.list(ref.key.rpartition("/")[0] + "/")
+        there = sorted({version for stat in stats if (version := stored_version(stat.key)) is not None})
+        raise BlobNotFoundError(
+            f"version {update.version} is no longer in the store (learner.weights_kept says how many are kept); "
+            f"there are {_ranges(there) or 'none'}"
+        ) from error
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0, 7 to 9`` for 0, 7, 8, 9."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
+
+
 class WeightsPublisher:
     """Puts versions into the store and announces them. Versions grow by one, over restarts too."""
 
@@ -74,7 +120,9 @@ class WeightsPublisher:
         options: str,
         work_dir: Path,
         patience_s: float,
+        kept: int,
     ) -> None:
+        """``kept``: versions that stay in the store besides the first; 0: all."""
         self._store = store
         self._writer = writer
         self._run = run
@@ -83,6 +131,9 @@ class WeightsPublisher:
         self._options = options
         self._file = work_dir / "weights.safetensors"
         self._patience = patience_s
+        self._kept = kept
+        self._untidied = kept
+        """Versions published since old ones were last removed; the first time they are looked for at once."""
         self.update: WeightsUpdate | None = None
         """What was announced last."""
 
@@ -123,6 +174,7 @@ class WeightsPublisher:
             options=self._options,
         )
         self._announce(update, history=True)
+        self._tidy()
         return update
 
     def renew(self, *, ingested: int, allowance: int, live_collectors: int) -> WeightsUpdate:
@@ -142,6 +194,21 @@ class WeightsPublisher:
         self._announce(update, history=False)
         return update
 
+    def _tidy(self) -> None:
+        """Remove versions beyond those kept, a tenth of them at a time. What goes wrong is tried again later."""
+        self._untidied += 1
+        if not self._kept or self._untidied < max(1, self._kept // 10):
+            return
+        self._untidied = 0
+        try:
+            stats = list(self._store.list(f"{self._run}/weights/"))
+            newest_ms = max(stat.modified_ms for stat in stats)
+            for stat in dispensable(stats, kept=self._kept):
+                if newest_ms - stat.modified_ms >= FETCH_MS:  # both by the store's clock
+                    self._store.delete(stat.key)
+        except StoreError as error:
+            log.warning("old weights stay for now", error=str(error))
+
     def _announce(self, update: WeightsUpdate, *, history: bool) -> None:
         if history:
             self._writer.send_all([update], topic="weights")
@@ -159,7 +226,13 @@ class WeightsFollower:
         self._clock = clock
         self._directory = work_dir / "weights"
         self._directory.mkdir(parents=True, exist_ok=True)
+        for left in self._directory.glob(
+            ".*.part"
+        ):  # of a fetch that a kill cut short; the folder is this node's alone
+            left.unlink()
         self._fetch_after = 0.0
+        self._failed: tuple[int, int] | None = None
+        """What could not be fetched last; it alone waits for ``_fetch_after``."""
         self._fetched: tuple[int, int] | None = None
         self.update: WeightsUpdate | None = None
         """The newest update whose weights are here."""
@@ -174,7 +247,7 @@ class WeightsFollower:
         """Take in what has come, never waiting for more; return whether ``update`` changed.
 
         ``on_weights`` is called when another version has been fetched and verified. A version that cannot be fetched or whose hash is
-        wrong is not used: the former one stays, and it is tried again after a second.
+        wrong is not used: the former one stays, and it is tried again after a second, a newer one at once.
         """
         while records := self._consumer.poll(0.0, 100):
             for record in records:
@@ -203,7 +276,8 @@ class WeightsFollower:
         if heard is None or heard is self.update:
             return False
         if (heard.epoch, heard.version) != self._fetched:
-            if self._clock.monotonic() < self._fetch_after or not self._fetch(heard):
+            waits = self._failed == (heard.epoch, heard.version) and self._clock.monotonic() < self._fetch_after
+            if waits or not self._fetch(heard):
                 return False
             on_weights(heard)
         self.update = heard
@@ -213,8 +287,10 @@ class WeightsFollower:
         try:
             self._store.get_file(blob_ref(update.blob), self.path)
         except StoreError as error:
-            # Wrong bytes or a missing object may be mended by the store's own repair or the next version.
+            # Wrong bytes may be mended by the store's own repair; in place of a version that is gone there is a newer one,
+            # which is fetched as soon as it is heard of.
             log.error("weights are not used", version=update.version, error=str(error))
+            self._failed = update.epoch, update.version
             self._fetch_after = self._clock.monotonic() + 1.0
             return False
         self._fetched = (update.epoch, update.version)
