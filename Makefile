@@ -17,7 +17,7 @@ help:
 	@echo "make setup       prepare .venv with what the demo needs"
 	@echo "make demo        train on the simulated phone (ARGS='--minutes 2' passes options on)"
 	@echo "make test        prepare all that the tests need, then lint, type-check and test"
-	@echo "make lint        ruff, mypy and the import rules (after make test has prepared)"
+	@echo "make lint        ruff, mypy, the import rules and the schemas (after make test has prepared)"
 	@echo "make docs        write the reference pages of docs/ again from the code"
 	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
 	@echo "make stack-up    start Kafka, S3 and a schema registry here, without docker (ONLY=kafka,s3,registry,appium chooses)"
@@ -40,6 +40,7 @@ lint: prepare-test
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
 	$(VENV)/lint-imports
+	$(VENV)/distrl schemas check
 
 test: prepare-test lint
 	$(VENV)/python -m pytest $(PYTEST_ARGS)

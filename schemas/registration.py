@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from distrl.core.contracts.registry import SchemaRegistry
 from distrl.core.errors import RegistryError
 from distrl.schemas import Schema, all_schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One version as the registry has it."""
+
+    schema: Schema
+    schema_id: int
+    """The registry's."""
+    new: bool
+    """Whether it was not there before."""
 
 
 def registered_id(registry: SchemaRegistry, schema: Schema, *, register_missing: bool) -> int:
@@ -17,15 +30,17 @@ def registered_id(registry: SchemaRegistry, schema: Schema, *, register_missing:
             f"the registry has no version {schema.version} of {schema.name}, and registry.register_missing is false: "
             "run `distrl schemas register`"
         )
-    return register(registry, schema)[schema.version]
+    return register(registry, schema)[-1].schema_id
 
 
-def register(registry: SchemaRegistry, newest: Schema) -> dict[int, int]:
-    """Register the versions of a record up to ``newest``, oldest first, under a level at which all read each other. Returns
-    ids by version. Harmless if they are there."""
+def register(registry: SchemaRegistry, newest: Schema) -> list[Registered]:
+    """Register the versions of a record up to ``newest``, oldest first, under a level at which all read each other. Harmless if
+    they are there. Raises ``IncompatibleSchemaError`` for one that the registry does not take."""
     registry.require_compatibility(newest.name)
-    return {
-        schema.version: registry.register(schema.name, schema.text)
-        for schema in all_schemas()
-        if schema.record == newest.record and schema.version <= newest.version
-    }
+    registered: list[Registered] = []
+    for schema in all_schemas():
+        if schema.record == newest.record and schema.version <= newest.version:
+            found = registry.find(schema.name, schema.text)
+            schema_id = registry.register(schema.name, schema.text) if found is None else found
+            registered.append(Registered(schema, schema_id, new=found is None))
+    return registered

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "evaluate": "Measure success on held-out tasks.",
     "weights": "List published weights or fetch one, verified.",
     "topics": "Show or make the difference between declared topics and the log's.",
+    "schemas": "Check, register, or describe the event schemas.",
     "plugins": "List plugins, or show one with its hooks and options.",
 }
 """Each lives in ``core.cli.<name>`` as ``command``; this text stands in for it until it is called."""
