@@ -99,6 +99,7 @@ class RegistryError(DistrlError):
     """The schema registry refused or failed an operation for good."""
 
     code = "DISTRL-210"
+    exit_code = 3
 
 
 class RegistryUnavailableError(RegistryError):
@@ -106,7 +107,6 @@ class RegistryUnavailableError(RegistryError):
 
     code = "DISTRL-211"
     retriable = True
-    exit_code = 3
 
 
 class IncompatibleSchemaError(RegistryError):
@@ -120,7 +120,6 @@ class RegistryCredentialsError(RegistryError):
     """The schema registry refused the credentials, or does not let them do this."""
 
     code = "DISTRL-213"
-    exit_code = 3
 
 
 # --- bus ----------------------------------------------------------------------------------------

@@ -64,6 +64,8 @@ def examine(config: Config, plugin_files: tuple[Path, ...] = ()) -> Iterator[Fin
     yield from _plugins(config, plugin_files)
     yield _answers("log", _where_bus(config), lambda: _ping_bus(config), _start_bus(config))
     yield _answers("store", _where_store(config), lambda: _ping_store(config), _start_store(config))
+    if config.registry.kind != "committed":
+        yield _answers("registry", config.registry.url, lambda: _ping_registry(config), _start_registry())
     yield from _devices(config)
 
 
@@ -163,6 +165,16 @@ def _ping_store(config: Config) -> None:
         store.ping()
 
 
+def _ping_registry(config: Config) -> None:
+    from distrl.core.cli.session import codec_of, registry_of
+
+    codec_of(config)  # refuses write_versions that are not committed
+    registry = registry_of(config)
+    assert registry is not None
+    registry.ping()
+    registry.close()
+
+
 def _where_bus(config: Config) -> str:
     return f"kafka {','.join(config.bus.bootstrap)}" if config.bus.kind == "kafka" else f"embedded {config.bus.path}"
 
@@ -183,6 +195,10 @@ def _start_store(config: Config) -> str:
     if config.store.kind == "s3":
         return "start the server (`make stack-up` starts one here), correct [store], set DISTRL_STORE__SECRET_KEY"
     return "make the folder writable or choose another store.path"
+
+
+def _start_registry() -> str:
+    return "start it (`make stack-up` starts one here), correct [registry], set DISTRL_REGISTRY__PASSWORD"
 
 
 # --- devices ------------------------------------------------------------------------------------
