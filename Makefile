@@ -11,13 +11,14 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs lock stack-up stack-down python prepare-test
+.PHONY: help setup demo test lint fuzz docs lock stack-up stack-down python prepare-test
 
 help:
 	@echo "make setup       prepare .venv with what the demo needs"
 	@echo "make demo        train on the simulated phone (ARGS='--minutes 2' passes options on)"
 	@echo "make test        prepare all that the tests need, then lint, type-check and test"
 	@echo "make lint        ruff, mypy, the import rules and the schemas (after make test has prepared)"
+	@echo "make fuzz        feed every reader of foreign bytes with what is nearly right (ARGS='--inputs 1000000 --target codec')"
 	@echo "make docs        write the reference pages of docs/ again from the code"
 	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
 	@echo "make stack-up    start Kafka, S3 and a schema registry here, without docker (ONLY=kafka,s3,registry,appium chooses)"
@@ -44,6 +45,9 @@ lint: prepare-test
 
 test: prepare-test lint
 	$(VENV)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: prepare-test
+	$(VENV)/python tools/fuzz $(ARGS)
 
 docs: prepare-test
 	$(VENV)/python tools/reference.py

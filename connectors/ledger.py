@@ -111,5 +111,5 @@ def _parse(line: bytes) -> tuple[str, str] | None:
     try:
         entry = json.loads(line)
         return str(entry["entry"]), str(entry["episode"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -312,7 +312,7 @@ def load_config(
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists in lists in lists
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for variable, text in sorted((os.environ if environment is None else environment).items()):
         if variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable:
@@ -359,7 +359,7 @@ def explain(error: ValidationError, model: type[BaseModel], *, prefix: str = "")
 def _assign(table: Table, keys: Sequence[str], text: str, *, source: str) -> None:
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     *parents, last = keys
     for key in parents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import isfinite
 
 from distrl.core.contracts.events import (
@@ -54,6 +55,7 @@ def check(event: Event) -> None:
             _counts(epoch=event.epoch, version=event.version, sequence=event.sequence, ingested=event.ingested)
             if event.allowance < -1:
                 raise InvalidEventError(f"allowance is {event.allowance}; it must be -1 or more")
+            _object(event.options, "options")
         case NodeStatus() | Metrics():
             _key(event.envelope.node, "envelope.node")
         case DeadLetter():
@@ -68,6 +70,15 @@ def _key(value: str, name: str) -> None:
 def _share(value: float, name: str) -> None:
     if not 0.0 <= value <= 1.0:
         raise InvalidEventError(f"{name} is {value}; it must be from 0 to 1")
+
+
+def _object(text: str, name: str) -> None:
+    try:
+        is_object = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise InvalidEventError(f"{name} is {text[:40]!r}; it must be a JSON object")
 
 
 def _counts(**values: int) -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from distrl.core.contracts.task import UiNode
 from distrl.core.errors import DeviceError
 
-_BOUNDS = re.compile(r"\[(-?\d+),(-?\d+)\]\[(-?\d+),(-?\d+)\]")
+_BOUNDS = re.compile(r"\[(-?\d{1,9}),(-?\d{1,9})\]\[(-?\d{1,9}),(-?\d{1,9})\]")
 
 
 def read_hierarchy(xml: str, screen: tuple[int, int]) -> str:
@@ -24,7 +24,10 @@ def read_hierarchy(xml: str, screen: tuple[int, int]) -> str:
         raise DeviceError(f"the UI hierarchy is not XML: {error}") from error
     if root.tag != "hierarchy":
         raise DeviceError(f"the UI hierarchy is a {root.tag!r}: is this an Android device?")
-    return json.dumps(_node(root, screen), ensure_ascii=False, separators=(",", ":"))
+    try:
+        return json.dumps(_node(root, screen), ensure_ascii=False, separators=(",", ":"))
+    except RecursionError as error:
+        raise DeviceError("the UI hierarchy is nested too deeply to be read") from error
 
 
 def _node(element: ElementTree.Element, screen: tuple[int, int]) -> UiNode:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from distrl.connectors.embedded.database import Database, Synchronous, create
 from distrl.core.contracts.bus import Headers, Record, TopicPartition, TopicSpec
-from distrl.core.errors import UnknownTopicError
+from distrl.core.errors import BusError, UnknownTopicError
 
 SCHEMA = """
 CREATE TABLE records (
@@ -68,16 +68,21 @@ def pack_headers(headers: Headers) -> bytes | None:
 
 
 def unpack_headers(data: bytes | None) -> Headers:
-    """The inverse of ``pack_headers``."""
+    """The inverse of ``pack_headers``. Raises ``BusError`` for bytes that it did not write."""
     if data is None:
         return ()
     parts: list[bytes] = []
     at = 0
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        parts.append(data[at + 4 : at + 4 + length])
-        at += 4 + length
-    return tuple((name.decode(), value) for name, value in zip(parts[::2], parts[1::2], strict=True))
+    try:
+        while at < len(data):
+            (length,) = struct.unpack_from(">I", data, at)
+            at += 4 + length
+            parts.append(data[at - length : at])
+        if at != len(data):
+            raise ValueError("the last one is cut off")
+        return tuple((name.decode(), value) for name, value in zip(parts[::2], parts[1::2], strict=True))
+    except (struct.error, ValueError) as error:
+        raise BusError(f"a record's headers are damaged: {error}") from error
 
 
 class Partition:

@@ -60,7 +60,7 @@ def parse_action(text: str) -> Action:
     if name == "type":
         try:
             value = json.loads(rest)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # json counts nesting, whatever it is in
             raise InvalidAction(f"type needs a JSON string: {error}") from error
         if not isinstance(value, str):
             raise InvalidAction("type needs a JSON string")

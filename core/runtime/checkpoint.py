@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from distrl.core.contracts.bus import TopicPartition
+from distrl.core.contracts.events import Envelope, Priority
 from distrl.core.contracts.store import BlobRef, BlobStore
 from distrl.core.errors import CheckpointError, StoreError
 
@@ -47,6 +48,8 @@ class Covered:
     """Ids ingested lately: those that may be delivered again."""
     artefacts: Sequence[str] = ()
     """Keys of what the trajectories in the buffer refer to, so that it stays when retention has taken their events."""
+    priorities: Sequence[Priority] = ()
+    """The newest of each trajectory that is in the buffer or still to come: an older one that comes again is recognised by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,17 @@ class Checkpoints:
             "buffer": covered.buffer,
             "seen": list(covered.seen),
             "artefacts": sorted(set(covered.artefacts)),
+            "priorities": [
+                [
+                    priority.trajectory_id,
+                    priority.prioritizer,
+                    priority.priority,
+                    priority.version,
+                    priority.envelope.time_ms,
+                    priority.envelope.event_id,
+                ]
+                for priority in covered.priorities
+            ],
             "files": files,
         }
         self._store.put_content(
@@ -176,8 +190,18 @@ class Checkpoints:
                 },
                 seen=[str(identity) for identity in manifest["seen"]],
                 artefacts=[str(key) for key in manifest.get("artefacts", ())],
+                priorities=[
+                    Priority(
+                        Envelope(str(event_id), self._run, "", int(time_ms)),
+                        str(identity),
+                        str(prioritizer),
+                        float(priority),
+                        int(version),
+                    )
+                    for identity, prioritizer, priority, version, time_ms, event_id in manifest.get("priorities", ())
+                ],
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"checkpoint {number} has a manifest that cannot be read: {error}") from error
         for name in files:
             if not FILE_NAME.fullmatch(name):

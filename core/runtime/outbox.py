@@ -98,6 +98,8 @@ class Outbox:
         rows = self._select(
             f"SELECT trajectory_id, value, confirmed FROM episode {where} ORDER BY position LIMIT ?", limit
         )
+        if not all(isinstance(row[0], str) and isinstance(row[1], bytes) for row in rows):
+            raise StoreError(f"the outbox {self._path.name} is damaged: it holds a row that is no episode")
         return [OutboxEntry(row[0], row[1], bool(row[2])) for row in rows]
 
     def oldest_ms(self) -> int | None:

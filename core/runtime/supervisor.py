@@ -483,7 +483,7 @@ def _earlier_seconds(path: Path) -> float:
     """How long the run took before it is resumed now."""
     try:
         return float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0.0
 
 
@@ -492,5 +492,5 @@ def _read_evaluation(path: Path) -> EvaluationResult | None:
         document = json.loads(path.read_text(encoding="utf-8"))
         rates = {row["task"]: Rate(int(row["successes"]), int(row["trials"])) for row in document["tasks"]}
         return EvaluationResult(int(document["version"]), rates, rates.pop("all"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 import struct
@@ -52,7 +53,10 @@ RANGES: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("epoch", "version", "horizon", "sequence", "ingested"), COUNT),
     **dict.fromkeys(("event_id", "trajectory_id", "node"), NAME),
 }
-RANGES_OF_WEIGHTS = {"policy": NAME}
+RANGES_OF_WEIGHTS = {
+    "policy": NAME,
+    "options": st.dictionaries(st.text(max_size=5), st.integers(), max_size=2).map(json.dumps),
+}
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -248,6 +252,7 @@ TRAJECTORY = golden_event(Trajectory)
         dataclasses.replace(golden_event(WeightsUpdate), version=-1),
         dataclasses.replace(golden_event(WeightsUpdate), allowance=-2),
         dataclasses.replace(golden_event(WeightsUpdate), policy=""),
+        *(dataclasses.replace(golden_event(WeightsUpdate), options=text) for text in ("", "no JSON", "[]", "[" * 5000)),
         dataclasses.replace(golden_event(NodeStatus), envelope=Envelope("id", "run", "", 1)),
         dataclasses.replace(TRAJECTORY, environment_outcome=2.0),
         dataclasses.replace(TRAJECTORY, horizon=-1),

@@ -39,7 +39,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, directory: Path) -> None
         if not fits or (value.dim() > 0 and value.shape != parameters[int(index)].shape):
             raise CheckpointError(f"the optimizer's state in {directory} does not fit the policy at {key!r}")
         state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"the optimizer's state in {directory} does not fit the policy: {error!r}") from error
 
 
 def save_state(state: dict[str, Any], source: random.Random, directory: Path) -> None:
@@ -55,6 +58,6 @@ def restore_state(source: random.Random, directory: Path) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((directory / STATE).read_text(encoding="utf-8"))
         version, numbers, gauss = state["random"]
         source.setstate((version, tuple(numbers), gauss))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"the learner's state in {directory} cannot be read: {error}") from error
     return state
