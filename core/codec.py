@@ -222,7 +222,7 @@ class Codec:
             )
         definition = self._registry.schema(key) if isinstance(key, int) else self._registry.schema_by_guid(key)
         try:
-            parsed: Parsed = parse_schema(dict(definition))
+            parsed: Parsed = parse_schema(_without_logical_types(definition))
             name = parsed["name"]
             _refuse_amplification(parsed)
             committed = self._committed.get(to_parsing_canonical_form(parsed))
@@ -233,6 +233,16 @@ class Codec:
         kind, newest = self._newest[name]
         reader = self._readers[key] = committed or _Reader(kind, parsed, newest)
         return reader
+
+
+def _without_logical_types(node: Any) -> Any:
+    """A schema that is read as the numbers, bytes and texts which it writes: fastavro would make dates and decimals of them, which no
+    event holds."""
+    if isinstance(node, Mapping):
+        return {name: _without_logical_types(value) for name, value in node.items() if name != "logicalType"}
+    if isinstance(node, list):
+        return [_without_logical_types(value) for value in node]
+    return node
 
 
 def _written_schemas(versions: Mapping[str, int]) -> dict[type[Event], Schema]:

@@ -157,6 +157,24 @@ def test_a_field_and_a_symbol_of_a_newer_writer_are_survived() -> None:
     assert newer.asked == 1, "a resolved schema is kept"
 
 
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [("time_ms", {"type": "long", "logicalType": "timestamp-millis"}), ("time_ms", {"type": "int", "logicalType": "date"}),
+     ("run", {"type": "string", "logicalType": "uuid"})],
+)  # fmt: skip
+def test_a_logical_type_of_a_foreign_writer_is_read_as_what_it_stands_for(kind: str, written: dict[str, Any]) -> None:
+    definition = latest("reward").definition
+    envelope = {field["name"]: field for field in definition["fields"][0]["type"]["fields"]}
+    envelope[kind]["type"] = written
+    value: Any = 20_000 if kind == "time_ms" else "3f0c6f4e-1c1b-4a55-9c1e-0a3a5a4b5c6d"
+    event = golden_event(Reward)
+    event = dataclasses.replace(event, envelope=dataclasses.replace(event.envelope, **{kind: value}))
+    plain = latest("reward").definition
+    if written["type"] == "int":
+        {field["name"]: field for field in plain["fields"][0]["type"]["fields"]}["time_ms"]["type"] = "int"
+    assert Codec(Registry(definition)).decode(_write(plain, event), Reward) == event
+
+
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
 def test_what_an_older_writer_did_not_know_gets_the_default_of_the_dataclass(kind: type[Any]) -> None:
     definition = latest(RECORDS[kind]).definition
