@@ -43,6 +43,12 @@ class RunConfig(Section):
     watchdog_seconds: float = Field(
         default=120.0, gt=0, description="a role that has waited this long for another one ends with an error"
     )
+    hang_seconds: float = Field(
+        default=300.0, gt=0, description="a role whose loop has not come round for so long counts as hung (/health/live)"
+    )
+    queue_age_seconds: float = Field(
+        default=300.0, gt=0, description="a record that waits longer than this to be handled is warned of"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="from which level on distrl's own messages are logged"
     )

@@ -6,35 +6,23 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
 
 import structlog
 
 import distrl
 from distrl.core.codec import derived_id
+from distrl.core.contracts.bus import RecordPosition
 from distrl.core.contracts.clock import Clock
-from distrl.core.contracts.events import Metrics, NodeState, NodeStatus, Role
+from distrl.core.contracts.events import Metrics, NodeStatus, Role
 from distrl.core.contracts.metric import OUTBOX_SINCE
 from distrl.core.errors import DistrlError
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.event_writer import EventWriter
+from distrl.core.runtime.health import Health
+from distrl.core.runtime.view import NodeView
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class NodeView:
-    """What the role's loop tells about itself; read by the heartbeat."""
-
-    state: NodeState = "starting"
-    epoch: int = 0
-    version: int = 0
-    outbox_since_ms: int = 0
-    """When the first episode in a collector's outbox began; 0 while there is none."""
-    built: bool = False
-    """The role's plugin is there."""
-    needs_weights: bool = False
-    has_weights: bool = False
 
 
 class Heartbeat:
@@ -45,6 +33,7 @@ class Heartbeat:
         writer: EventWriter,
         activity: Activity,
         view: NodeView,
+        health: Health,
         *,
         node: str,
         role: Role,
@@ -52,11 +41,14 @@ class Heartbeat:
         incarnation: str,
         clock: Clock,
         interval_s: float,
+        http: str,
         on_beat: Callable[[], None],
     ) -> None:
         self._writer = writer
         self._activity = activity
         self._view = view
+        self._health = health
+        self._http = http
         self._node = node
         self._role = role
         self._plugin = plugin
@@ -99,7 +91,7 @@ class Heartbeat:
         interval_ms, values = self._activity.take()
         identity = (self._node, self._incarnation, str(self._beats))
         since = self._view.outbox_since_ms
-        self._writer.send(
+        future = self._writer.send(
             NodeStatus(
                 envelope=self._writer.envelope(derived_id("node", *identity)),
                 role=self._role,
@@ -115,8 +107,12 @@ class Heartbeat:
                 waiting_for=self._activity.waiting_for,
                 counters=dict(self._activity.totals()) | ({OUTBOX_SINCE: since} if since else {}),
                 distrl_version=distrl.__version__,
+                missing="; ".join(item.words for item in self._health.missing),
+                ready=self._health.ready,
+                http=self._http,
             )
         )
+        future.add_done_callback(self._on_answer)
         self._writer.send(
             Metrics(
                 envelope=self._writer.envelope(derived_id("metrics", *identity)),
@@ -125,3 +121,7 @@ class Heartbeat:
                 values=values,
             )
         )
+
+    def _on_answer(self, future: Future[RecordPosition]) -> None:
+        if future.exception() is None:
+            self._health.log_answered()

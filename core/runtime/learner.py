@@ -291,6 +291,7 @@ class LearnerLoop:
         self._pacer.announced(live=live, allowance=allowance)
         self._version = node.view.version = update.version
         node.view.epoch = self._epoch
+        node.view.has_weights = True
         log.info("published", version=update.version, epoch=update.epoch, allowance=allowance, collectors=live)
         node.plugins.observe("distrl_on_weights", update=update)
 

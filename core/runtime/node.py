@@ -33,10 +33,15 @@ from distrl.core.contracts.topic import TopicName
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.artefact import StoredArtefacts, renewal_s
 from distrl.core.runtime.codec import open_codec
+from distrl.core.runtime.endpoint import Endpoint, Route
 from distrl.core.runtime.event_writer import EventWriter
-from distrl.core.runtime.heartbeat import Heartbeat, NodeView
+from distrl.core.runtime.exporter import NodeCollector, scrape_route
+from distrl.core.runtime.health import Health, live_route, ready_route
+from distrl.core.runtime.heartbeat import Heartbeat
 from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
+from distrl.core.runtime.metered_store import metered
+from distrl.core.runtime.view import NodeView
 from distrl.plugins.manager import Kind, PluginManager, load_plugins
 
 log = structlog.get_logger(__name__)
@@ -102,7 +107,10 @@ class Node:
 
     def create(self, kind: Kind, name: str, options: dict[str, Any], *arguments: Any) -> Any:
         """Build a plugin's thing by its registered name."""
-        return self.plugins.create(kind, name, options, self.context(), *arguments)
+        thing = self.plugins.create(kind, name, options, self.context(), *arguments)
+        if kind == self.role:
+            self.view.built = True
+        return thing
 
 
 def default_node_id(role: Role) -> str:
@@ -148,15 +156,32 @@ def run_node(
         incarnation = derived_id(
             node_id, str(start_number), str(clock.time_ms()), str(os.getpid()), os.urandom(8).hex()
         )
-        log.info("starting", plugin=plugin, run=config.run.name, start=start_number)
-        bus = stack.enter_context(open_bus(config.bus, clock=clock, client_id=node_id))
-        bus.ping(10.0)
-        store = stack.enter_context(open_store(config.store))
-        store.ping()
-        codec = open_codec(config, clock=clock)
-        codec.prepare()
         activity = Activity(clock)
         view = NodeView()
+        health = Health(
+            clock,
+            activity,
+            view,
+            hang_s=config.run.hang_seconds,
+            queue_age_s=config.run.queue_age_seconds,
+            heartbeat_s=config.run.heartbeat_seconds,
+        )
+        numbers = NodeCollector(activity, view, health, run=config.run.name, role=role, node=node_id)
+        routes: dict[str, Route] = {
+            "/metrics": scrape_route(numbers),
+            "/health/live": live_route(health),
+            "/health/ready": ready_route(health),
+        }
+        endpoint = stack.enter_context(Endpoint(config.run.http_host, config.run.http_port, routes))
+        log.info("starting", plugin=plugin, run=config.run.name, start=start_number, http=endpoint.address)
+        bus = stack.enter_context(open_bus(config.bus, clock=clock, client_id=node_id))
+        bus.ping(10.0)
+        store = metered(stack.enter_context(open_store(config.store)), activity, health, clock)
+        store.ping()
+        health.start(store.ping)
+        stack.callback(health.close)
+        codec = open_codec(config, clock=clock)
+        codec.prepare()
         writer = EventWriter(
             stack.enter_context(bus.producer()),
             codec,
@@ -200,12 +225,14 @@ def run_node(
             writer,
             activity,
             view,
+            health,
             node=node_id,
             role=role,
             plugin=plugin,
             incarnation=incarnation,
             clock=clock,
             interval_s=config.run.heartbeat_seconds,
+            http=endpoint.address,
             on_beat=_supervisor_watch(stop),
         )
         heartbeat.start()
