@@ -30,6 +30,7 @@ import distrl
 from distrl.connectors import open_bus
 from distrl.core.config import BusConfig
 from distrl.core.contracts.bus import (
+    Assignment,
     Bus,
     Consumer,
     Producer,
@@ -75,9 +76,11 @@ from distrl.core.config import BusConfig
 from distrl.core.contracts.clock import SystemClock
 from distrl.core.contracts.bus import Start
 
-config, topic, group, member, wanted, acked = sys.argv[1:]
+config, topic, group, member, assignment, wanted, acked = sys.argv[1:]
 bus = open_bus(BusConfig.model_validate_json(config), clock=SystemClock(), client_id="child")
-consumer = bus.consumer([topic], group=group, start=Start.earliest(), member=member or None)
+consumer = bus.consumer(
+    [topic], group=group, start=Start.earliest(), member=member or None, assignment=assignment
+)
 seen = 0
 said = False
 while True:
@@ -90,6 +93,10 @@ while True:
         print(",".join(str(p.partition) for p in sorted(consumer.assignment())), flush=True)
         said = True
 """
+
+
+BOTH = pytest.mark.parametrize("assignment", ["together", "cooperative"])
+"""Runs a test for each way in which a group can share partitions."""
 
 
 class BusFactory(Protocol):
@@ -203,11 +210,18 @@ class BusContract:
         with contextlib.ExitStack() as stack:
 
             def start(
-                topic: str, group: str, *, member: str = "", wanted: int, acked: int, session_seconds: float = 3.0
+                topic: str,
+                group: str,
+                *,
+                member: str = "",
+                assignment: Assignment = "together",
+                wanted: int,
+                acked: int,
+                session_seconds: float = 3.0,
             ) -> tuple[subprocess.Popen[str], list[int]]:
                 packages = str(Path(distrl.__file__).parents[1])
                 config = bus_config.model_copy(update={"session_seconds": session_seconds})
-                arguments = [config.model_dump_json(), topic, group, member, str(wanted), str(acked)]
+                arguments = [config.model_dump_json(), topic, group, member, assignment, str(wanted), str(acked)]
                 process = stack.enter_context(
                     subprocess.Popen(
                         [sys.executable, "-c", CHILD, *arguments],
@@ -589,16 +603,17 @@ class BusContract:
 
     # --- groups -----------------------------------------------------------------------------------
 
+    @BOTH
     def test_two_members_share_and_a_leave_hands_over(
-        self, bus_factory: BusFactory, topics: TopicFactory, group: str
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
     ) -> None:
         topic = topics(4)
         everything = {TopicPartition(topic, index) for index in range(4)}
         bus = bus_factory()
-        first = bus.consumer([topic], group=group)
+        first = bus.consumer([topic], group=group, assignment=assignment)
         assigned(first)
         assert first.assignment() == everything
-        second = bus_factory().consumer([topic], group=group)
+        second = bus_factory().consumer([topic], group=group, assignment=assignment)
         poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 2)
         assert first.assignment() | second.assignment() == everything
         with bus.producer() as producer:
@@ -638,18 +653,24 @@ class BusContract:
                 assert numbers[names[0]] == numbers[names[1]] == numbers[names[2]]
                 assert len(numbers[names[0]]) in (1, 2)
 
-    def test_more_members_than_partitions(self, bus_factory: BusFactory, topics: TopicFactory, group: str) -> None:
+    @BOTH
+    def test_more_members_than_partitions(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
+    ) -> None:
         topic = topics(1)
         with (
-            bus_factory().consumer([topic], group=group) as first,
-            bus_factory().consumer([topic], group=group) as second,
+            bus_factory().consumer([topic], group=group, assignment=assignment) as first,
+            bus_factory().consumer([topic], group=group, assignment=assignment) as second,
         ):
             poll_until([first, second], lambda: len(first.assignment()) + len(second.assignment()) == 1)
             owner, other = (first, second) if first.assignment() else (second, first)
             owner.close()
             poll_until([other], lambda: len(other.assignment()) == 1)
 
-    def test_callbacks_tell_of_every_move(self, bus_factory: BusFactory, topics: TopicFactory, group: str) -> None:
+    @BOTH
+    def test_callbacks_tell_of_every_move(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
+    ) -> None:
         topic = topics(2)
         held: set[TopicPartition] = set()
 
@@ -661,10 +682,12 @@ class BusContract:
             assert held >= set(partitions)
             held.difference_update(partitions)
 
-        first = bus_factory().consumer([topic], group=group, on_assign=on_assign, on_revoke=on_revoke)
+        first = bus_factory().consumer(
+            [topic], group=group, assignment=assignment, on_assign=on_assign, on_revoke=on_revoke
+        )
         assigned(first)
         assert held == first.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
-        with bus_factory().consumer([topic], group=group) as second:
+        with bus_factory().consumer([topic], group=group, assignment=assignment) as second:
             poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 1)
             assert held == first.assignment()
         poll_until([first], lambda: len(first.assignment()) == 2)
@@ -672,8 +695,9 @@ class BusContract:
         first.close()
         assert held == set()
 
+    @BOTH
     def test_revoke_comes_before_the_final_commit(
-        self, bus_factory: BusFactory, topics: TopicFactory, group: str
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
     ) -> None:
         topic = topics(2)
         bus = bus_factory()
@@ -687,22 +711,25 @@ class BusContract:
                 if record.topic_partition in partitions:
                     first.ack(record)
 
-        first = bus.consumer([topic], group=group, on_revoke=finish)
+        first = bus.consumer([topic], group=group, assignment=assignment, on_revoke=finish)
         records += collect(first, 6, ack=False)
-        with first, bus_factory().consumer([topic], group=group) as second:
+        with first, bus_factory().consumer([topic], group=group, assignment=assignment) as second:
             got = poll_until([first, second], lambda: len(second.assignment()) == 1)
             assert got[1] == []
             assert quiet(second) == []
 
-    def test_ack_after_revoke_is_ignored(self, bus_factory: BusFactory, topics: TopicFactory, group: str) -> None:
+    @BOTH
+    def test_ack_after_revoke_is_ignored(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
+    ) -> None:
         topic = topics(2)
         bus = bus_factory()
         with bus.producer() as producer:
             for index in range(2):
                 send_all(producer, topic, [b"v"] * 3, partition=index)
-        with bus.consumer([topic], group=group) as first:
+        with bus.consumer([topic], group=group, assignment=assignment) as first:
             records = collect(first, 6, ack=False)
-            with bus_factory().consumer([topic], group=group) as second:
+            with bus_factory().consumer([topic], group=group, assignment=assignment) as second:
                 got = poll_until([first, second], lambda: len(second.assignment()) == 1)[1]
                 (moved,) = second.assignment()
                 for record in records:
@@ -713,32 +740,44 @@ class BusContract:
                 assert [record.topic_partition for record in got] == [moved] * 3
                 assert bus.admin().group_offsets(group).get(moved, 0) == 0
 
+    @BOTH
     def test_killed_member_is_replaced_and_nothing_is_lost(
-        self, bus_factory: BusFactory, topics: TopicFactory, group: str, child: Callable[..., Any]
+        self,
+        bus_factory: BusFactory,
+        topics: TopicFactory,
+        group: str,
+        child: Callable[..., Any],
+        assignment: Assignment,
     ) -> None:
         topic = topics(2)
         bus = bus_factory()
         with bus.producer() as producer:
             for index in range(2):
                 send_all(producer, topic, [b"%d-%d" % (index, number) for number in range(10)], partition=index)
-        process, partitions = child(topic, group, wanted=20, acked=4)
+        process, partitions = child(topic, group, assignment=assignment, wanted=20, acked=4)
         assert partitions == [0, 1]
         process.send_signal(signal.SIGKILL)
         process.wait(WAIT_S)
-        with bus.consumer([topic], group=group) as consumer:
+        with bus.consumer([topic], group=group, assignment=assignment) as consumer:
             records = collect(consumer, 12)
             assert consumer.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
             assert quiet(consumer) == []
         expected = {(index, offset, b"%d-%d" % (index, offset)) for index in range(2) for offset in range(4, 10)}
         assert {(record.partition, record.offset, record.value) for record in records} == expected
 
+    @BOTH
     def test_killed_neighbour_is_replaced(
-        self, bus_factory: BusFactory, topics: TopicFactory, group: str, child: Callable[..., Any]
+        self,
+        bus_factory: BusFactory,
+        topics: TopicFactory,
+        group: str,
+        child: Callable[..., Any],
+        assignment: Assignment,
     ) -> None:
         topic = topics(2)
         bus = bus_factory()
-        process, _ = child(topic, group, wanted=0, acked=0)
-        with bus.consumer([topic], group=group) as consumer:
+        process, _ = child(topic, group, assignment=assignment, wanted=0, acked=0)
+        with bus.consumer([topic], group=group, assignment=assignment) as consumer:
             poll_until([consumer], lambda: len(consumer.assignment()) == 1)
             process.send_signal(signal.SIGKILL)
             process.wait(WAIT_S)
@@ -823,34 +862,41 @@ class BusContract:
             assert [record.value for record in collect(started, 1)] == [b"new"]
             assert [record.value for record in collect(sought, 1)] == [b"new"]
 
+    @BOTH
     def test_static_member_keeps_its_partitions_over_a_restart(
-        self, bus_factory: BusFactory, topics: TopicFactory, group: str, child: Callable[..., Any]
+        self,
+        bus_factory: BusFactory,
+        topics: TopicFactory,
+        group: str,
+        child: Callable[..., Any],
+        assignment: Assignment,
     ) -> None:
         topic = topics(2)
         revoked: list[TopicPartition] = []
-        process, _ = child(topic, group, member="a", wanted=0, acked=0, session_seconds=30.0)
+        process, _ = child(topic, group, assignment=assignment, member="a", wanted=0, acked=0, session_seconds=30.0)
         with bus_factory(session_seconds=30.0).consumer(
-            [topic], group=group, member="b", on_revoke=revoked.extend
+            [topic], group=group, assignment=assignment, member="b", on_revoke=revoked.extend
         ) as stays:
             poll_until([stays], lambda: len(stays.assignment()) == 1)
             before = stays.assignment()
             revoked.clear()
             process.send_signal(signal.SIGKILL)
             process.wait(WAIT_S)
-            with bus_factory().consumer([topic], group=group, member="a") as again:
+            with bus_factory().consumer([topic], group=group, assignment=assignment, member="a") as again:
                 poll_until([again, stays], lambda: len(again.assignment()) == 1)
                 assert quiet(stays) == []
                 assert stays.assignment() == before
                 assert again.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)} - before
                 assert revoked == []
 
+    @BOTH
     def test_second_holder_of_a_member_name_fences_the_first(
-        self, bus_factory: BusFactory, topics: TopicFactory, group: str
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
     ) -> None:
         topic = topics(1)
-        first = bus_factory().consumer([topic], group=group, member="a")
+        first = bus_factory().consumer([topic], group=group, assignment=assignment, member="a")
         assigned(first)
-        with bus_factory().consumer([topic], group=group, member="a") as second:
+        with bus_factory().consumer([topic], group=group, assignment=assignment, member="a") as second:
             poll_until([second], lambda: len(second.assignment()) == 1)
 
             def poll_both() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from bus_suite import BusContract, Stall, collect, poll_until, send_all
+from group_suite import GroupContract
 
 import distrl
 from distrl.connectors.embedded import EmbeddedBus
@@ -27,7 +28,7 @@ from distrl.core.contracts.clock import SystemClock
 from distrl.core.errors import BusError, StoreFullError, UnknownTopicError
 
 
-class TestEmbeddedBus(BusContract):
+class TestEmbeddedBus(GroupContract, BusContract):
     """The contract."""
 
     @pytest.fixture

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bus_suite import WAIT_S, BusContract, TopicFactory
+from group_suite import GroupContract
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.kafka
 
 
-class TestKafkaBus(BusContract):
+class TestKafkaBus(GroupContract, BusContract):
     @pytest.fixture
     def bus_config(self, kafka_server: KafkaServer) -> BusConfig:
         return BusConfig(kind="kafka", bootstrap=(kafka_server.bootstrap,), session_seconds=3.0)
