@@ -209,6 +209,14 @@ class EvaluatorConfig(Section):
     plugin: str = "state"
     nodes: int = Field(default=1, ge=1, description="processes that `distrl run` starts")
     batch: int = Field(default=64, ge=1, description="trajectories a call")
+    retry_attempts: int = Field(
+        default=5,
+        ge=1,
+        description="a record that fails with what may pass is tried at least so often before it is a dead letter",
+    )
+    retry_seconds: float = Field(
+        default=120.0, ge=0, description="and for at least so long, counted while other records succeed"
+    )
     options: Table = Field(default_factory=dict)
 
 
@@ -219,6 +227,14 @@ class PrioritizerConfig(Section):
     nodes: int = Field(default=1, ge=1, description="processes that `distrl run` starts")
     verdict_seconds: float = Field(
         default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go"
+    )
+    retry_attempts: int = Field(
+        default=5,
+        ge=1,
+        description="a record that fails with what may pass is tried at least so often before it is a dead letter",
+    )
+    retry_seconds: float = Field(
+        default=120.0, ge=0, description="and for at least so long, counted while other records succeed"
     )
     options: Table = Field(default_factory=dict)
 
@@ -232,6 +248,19 @@ class LearnerConfig(Section):
     verdict_seconds: float = Field(
         default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go"
     )
+    retry_attempts: int = Field(
+        default=5,
+        ge=1,
+        description="a record that fails with what may pass is tried at least so often before it is a dead letter",
+    )
+    retry_seconds: float = Field(
+        default=120.0, ge=0, description="and for at least so long, counted while other records succeed"
+    )
+    remembered_trajectories: int = Field(
+        default=50_000,
+        ge=1,
+        description="ids kept of what was ingested: what comes again after so many others is ingested again",
+    )
     pace: bool = Field(default=True, description="collectors start only what the learner will still use")
     max_lag: int = Field(default=8, ge=0, description="versions; older is not trained on; 0: without bound")
     renew_seconds: float = Field(
@@ -243,6 +272,15 @@ class LearnerConfig(Section):
         default=100, ge=0, description="newest versions kept in the store, besides the first; above max_lag; 0: all"
     )
     options: Table = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _keeps_what_is_used(self) -> Self:
+        if 0 < self.weights_kept <= self.max_lag + 1:
+            raise ValueError(
+                f"weights_kept = {self.weights_kept}: collectors may still act with versions that lag max_lag = {self.max_lag}; "
+                f"keep at least {self.max_lag + 2}, or 0 for all"
+            )
+        return self
 
 
 class BudgetConfig(Section):
@@ -259,15 +297,6 @@ class BudgetConfig(Section):
     evaluation_tasks: int = Field(
         default=120, ge=0, description="unseen tasks that the first and last weights are judged on"
     )
-
-    @model_validator(mode="after")
-    def _keeps_what_is_used(self) -> Self:
-        if 0 < self.weights_kept <= self.max_lag + 1:
-            raise ValueError(
-                f"weights_kept = {self.weights_kept}: collectors may still act with versions that lag max_lag = {self.max_lag}; "
-                f"keep at least {self.max_lag + 2}, or 0 for all"
-            )
-        return self
 
 
 class Config(Section):

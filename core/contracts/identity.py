@@ -16,6 +16,8 @@ from distrl.core.contracts.events import (
     WeightsUpdate,
 )
 
+KEY_BYTES = 1024
+"""The longest key of an origin that its dead letter takes over as its own."""
 TOPICS: dict[type[Event], str] = {
     Trajectory: "trajectories",
     Reward: "rewards",
@@ -39,7 +41,7 @@ def event_topic(event: Event) -> str:
 def event_key(event: Event) -> bytes:
     """The record key of an event: what it is joined, compacted and partitioned by. UTF-8, never empty.
 
-    Of a dead letter it is the origin's key, or the event id where the origin had none.
+    Of a dead letter it is the origin's key, or the event id where the origin had none or an oversized one: the letter holds it anyhow.
     """
     match event:
         case Trajectory() | Reward() | Priority() | Feedback():
@@ -49,7 +51,7 @@ def event_key(event: Event) -> bytes:
         case NodeStatus() | Metrics():
             return event.envelope.node.encode()
         case DeadLetter():
-            return event.key or event.envelope.event_id.encode()
+            return event.key if event.key and len(event.key) <= KEY_BYTES else event.envelope.event_id.encode()
 
 
 def derived_id(*parts: str) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
-
 from distrl.core.codec import derived_id
 from distrl.core.contracts.events import Event, Reward, Trajectory
 from distrl.core.contracts.metric import DUPLICATES
 from distrl.core.contracts.role import Evaluator, Verdict
 from distrl.core.errors import DistrlError, InvalidEventError
+from distrl.core.runtime.batch import outcomes
 from distrl.core.runtime.event_reader import EventReader, Received
-from distrl.core.runtime.event_writer import is_environmental, is_retriable
 from distrl.core.runtime.idle import IdleWatch
 from distrl.core.runtime.node import Node
+from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.seen import Seen
+from distrl.core.runtime.worker import Worker
 
 SEEN_CAPACITY = 100_000
 
@@ -24,9 +24,10 @@ SEEN_CAPACITY = 100_000
 def run(node: Node) -> None:
     """Judge until the node stops."""
     config = node.config.evaluator
-    plugin: Evaluator = node.create("evaluator", config.plugin, config.options)
-    judge = Judge(node, plugin)
     with ExitStack() as stack:
+        worker = stack.enter_context(Worker("evaluator"))
+        plugin: Evaluator = worker.call(lambda: node.create("evaluator", config.plugin, config.options))
+        judge = Judge(node, plugin, worker)
         consumer = stack.enter_context(
             node.bus.consumer(
                 [node.topic("trajectories")],
@@ -35,27 +36,41 @@ def run(node: Node) -> None:
                 assignment="cooperative",  # a verdict needs its trajectory alone
             )
         )
-        reader = EventReader(consumer, node.codec, node.writer, run=node.run, clock=node.clock, activity=node.activity)
+        reader = EventReader(
+            consumer,
+            node.codec,
+            node.writer,
+            run=node.run,
+            clock=node.clock,
+            activity=node.activity,
+            retries=Retries(
+                node.clock,
+                attempts=config.retry_attempts,
+                patience_s=config.retry_seconds,
+                outage_s=node.config.run.watchdog_seconds,
+            ),
+        )
         idle = stack.enter_context(closing(IdleWatch(node)))
         node.view.state = "running"
         while not node.stop.is_set():
             with node.activity.span("trajectories"):
                 received = reader.poll(0.5, config.batch)
-            if not received:
+            if received:
+                idle.fed()
+                with node.activity.span("busy"), node.activity.timed("records"):
+                    judge.handle(reader, received)
+            else:
                 idle.idle()
-                continue
-            idle.fed()
-            with node.activity.span("busy"), node.activity.timed("records"):
-                judge.handle(reader, received)
-                consumer.commit()
+            consumer.commit()
 
 
 class Judge:
-    """Turns batches of trajectories into verdicts on the log."""
+    """Turns batches of trajectories into verdicts on the log. The plugin lives in ``worker``."""
 
-    def __init__(self, node: Node, plugin: Evaluator) -> None:
+    def __init__(self, node: Node, plugin: Evaluator, worker: Worker) -> None:
         self._node = node
         self._plugin = plugin
+        self._worker = worker
         self._seen = Seen(SEEN_CAPACITY)
 
     def handle(self, reader: EventReader, batch: Sequence[Received[Event]]) -> None:
@@ -73,64 +88,44 @@ class Judge:
             else:
                 self._seen.add(event.trajectory_id)
                 due.append(Received(received.record, event))
-        rewards: list[Reward] = []
+        judged: set[str] = set()
         try:
-            for item, verdict in zip(due, self._verdicts(reader, due), strict=True):
-                if verdict is not None:
-                    rewards.append(self._reward(item.event, verdict))
+            verdicts = outcomes(due, lambda some: reader.attend(self._worker, lambda: self._evaluate(some)))
+            results = list(zip(due, verdicts, strict=True))
+            rewards = [self._reward(item.event, verdict) for item, verdict in results if isinstance(verdict, Verdict)]
             self._node.writer.send_all(rewards)
-        except BaseException:
+            judged.update(reward.trajectory_id for reward in rewards)
+        finally:
+            # What is not judged must not pass for a repeat when it comes again.
             for item in due:
-                self._seen.discard(item.event.trajectory_id)
-            raise
-        reader.ack(item.record for item in due)
+                if item.event.trajectory_id not in judged:
+                    self._seen.discard(item.event.trajectory_id)
+        for item, verdict in results:
+            if isinstance(verdict, Verdict):
+                reader.ack([item.record])
+            else:
+                reader.not_done(item.record, verdict)
         if rewards:
+            reader.succeeded()
             self._node.plugins.observe("distrl_on_rewards", batch=rewards)
 
-    def _verdicts(self, reader: EventReader, due: Sequence[Received[Trajectory]]) -> list[Verdict | None]:
-        """A verdict each; ``None`` where there is none and the record went to the dead letters."""
-        if not due:
-            return []
+    def _evaluate(self, batch: Sequence[Received[Trajectory]]) -> Sequence[Verdict]:
+        """Call the plugin. What it raises besides ``DistrlError``, and a verdict that is none, is its fault: ``InvalidEventError``."""
+        name = self._plugin.name
         try:
-            return list(self._evaluate([item.event for item in due]))
-        except DistrlError as error:
-            if is_environmental(error):
-                raise
-            if len(due) == 1:
-                self._node.writer.dead_letter(due[0].record, error)
-                return [None]
-        return [verdict for item in due for verdict in self._verdicts(reader, [item])]
-
-    def _evaluate(self, batch: Sequence[Trajectory]) -> Sequence[Verdict]:
-        """Call the plugin, again with back-off where that may help. What is not a ``DistrlError`` is the plugin's fault."""
-        node = self._node
-        for attempt in Retrying(
-            retry=retry_if_exception(is_retriable),
-            wait=wait_exponential(multiplier=0.2, max=10.0),
-            stop=stop_after_delay(node.config.run.watchdog_seconds),
-            sleep=node.clock.sleep,
-            reraise=True,
-        ):
-            with attempt:
-                try:
-                    verdicts = self._plugin.evaluate(batch)
-                except DistrlError:
-                    raise
-                except Exception as error:
-                    raise InvalidEventError(
-                        f"evaluator {self._plugin.name!r} raised {type(error).__name__}: {error}"
-                    ) from error
-                if len(verdicts) != len(batch):
-                    raise InvalidEventError(
-                        f"evaluator {self._plugin.name!r} gave {len(verdicts)} verdicts for {len(batch)} trajectories"
-                    )
-                for verdict in verdicts:
-                    if not 0.0 <= verdict.success <= 1.0:
-                        raise InvalidEventError(
-                            f"evaluator {self._plugin.name!r} gave a success of {verdict.success}, which is not from 0 to 1"
-                        )
-                return verdicts
-        raise AssertionError("tenacity re-raises")
+            verdicts = self._plugin.evaluate([item.event for item in batch])
+        except DistrlError:
+            raise
+        except Exception as error:
+            raise InvalidEventError(f"evaluator {name!r} raised {type(error).__name__}: {error}") from error
+        if len(verdicts) != len(batch):
+            raise InvalidEventError(f"evaluator {name!r} gave {len(verdicts)} verdicts for {len(batch)} trajectories")
+        for verdict in verdicts:
+            if not 0.0 <= verdict.success <= 1.0:
+                raise InvalidEventError(
+                    f"evaluator {name!r} gave a success of {verdict.success}, which is not from 0 to 1"
+                )
+        return verdicts
 
     def _reward(self, event: Trajectory, verdict: Verdict) -> Reward:
         plugin = self._plugin

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
-from distrl.core.codec import Codec, derived_id, event_key, event_topic
+from distrl.core.codec import Codec, event_key, event_topic
 from distrl.core.contracts.bus import Headers, Producer, Record, RecordPosition
 from distrl.core.contracts.clock import Clock
-from distrl.core.contracts.events import DeadLetter, Envelope, Event, Role
+from distrl.core.contracts.events import Envelope, Event, Role
 from distrl.core.contracts.metric import DEAD_LETTERS
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import CodecError, DeliveryError, DistrlError
+from distrl.core.errors import CodecError, DeliveryError, DistrlError, RecordTooLargeError, RegistryError
 from distrl.core.runtime.activity import Activity
+from distrl.core.runtime.dead_letter import letter_id, make_dead_letter
 from distrl.core.runtime.header import TRACEPARENT, EventHeaders
 from distrl.core.runtime.trace import child_traceparent, root_traceparent
 
 log = structlog.get_logger(__name__)
-MESSAGE_CHARACTERS = 4_000
-TRACEBACK_CHARACTERS = 16_000
-"""Both well within what a dead letter may add to its record (``core.contracts.topic.DEAD_LETTER_BYTES``)."""
 
 
 def is_retriable(error: BaseException) -> bool:
@@ -87,10 +84,10 @@ class EventWriter:
 
     def send_framed(self, topic: str, key: bytes | None, value: bytes | None) -> Future[RecordPosition]:
         """The same for bytes framed before, which get the headers of the event that they hold; ``None`` sends a tombstone. Bytes
-        that are no event go as they are: whoever reads them says so in the dead letters."""
+        that cannot be read here go as they are: who reads them on the log says so in the dead letters."""
         headers: Headers = ()
         if value is not None:
-            with contextlib.suppress(CodecError):
+            with contextlib.suppress(CodecError, RegistryError):
                 headers = self._headers.of(self._codec.decode(value))
         return self._send(topic, key, value, headers)
 
@@ -117,7 +114,8 @@ class EventWriter:
                         self._activity.enter(former)
 
     def dead_letter(self, record: Record, error: DistrlError, *, attempt: int = 1) -> None:
-        """Keep a record that cannot be handled, with all that is known of why; waits until the log has it."""
+        """Keep a record that cannot be handled, with all that is known of why; waits until the log has it, so that the record may be
+        acknowledged then. ``attempt``: how often it was tried since it was sent, or sent back."""
         log.error(
             "dead letter",
             code=error.code,
@@ -126,26 +124,16 @@ class EventWriter:
             partition=record.partition,
             offset=record.offset,
         )
-        where = f"{record.topic}/{record.partition}/{record.offset}"
         self._activity.count(DEAD_LETTERS)
-        self.send_all(
-            [
-                DeadLetter(
-                    envelope=self.envelope(derived_id("dead-letter", self._role, where), parent=_parent(record)),
-                    code=error.code,
-                    message=error.message[:MESSAGE_CHARACTERS],
-                    role=self._role,
-                    topic=record.topic,
-                    partition=record.partition,
-                    offset=record.offset,
-                    key=record.key,
-                    value=record.value,
-                    headers=dict(record.headers),
-                    attempt=attempt,
-                    traceback="".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:],
-                )
-            ]
-        )
+        envelope = self.envelope(letter_id(self._role, record), parent=_parent(record))
+        try:
+            self.send_all([make_dead_letter(record, error, envelope, role=self._role, attempt=attempt)])
+        except RecordTooLargeError as too_large:
+            raise RecordTooLargeError(
+                f"the dead letter of {record.topic}/{record.partition}/{record.offset} does not fit: {too_large.message}; "
+                "give the topic dead-letters the size that is declared (`distrl topics plan`); "
+                "the record stays unacknowledged until then"
+            ) from error
 
     def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Future[RecordPosition]:
         now = self._clock.time_ms()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,28 +16,27 @@ from typing import Literal
 import structlog
 
 from distrl.core.codec import derived_id
-from distrl.core.contracts.bus import Consumer, RecordPosition, TopicPartition
-from distrl.core.contracts.events import Event, Feedback, Priority, Reward, Trajectory
-from distrl.core.contracts.metric import DUPLICATES, LEARNER, UNJUDGED
+from distrl.core.contracts.bus import Consumer, TopicPartition
+from distrl.core.contracts.events import Event, Feedback
+from distrl.core.contracts.metric import LEARNER
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.role import Learner, Numbers, UpdateResult, Wanted
-from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, SplitViolationError
-from distrl.core.runtime.blob import stored_blobs
-from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints, Covered, Place
+from distrl.core.errors import BusUnavailableError, DistrlError
+from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints
 from distrl.core.runtime.event_reader import EventReader, Received
-from distrl.core.runtime.event_writer import EventWriter, is_environmental, is_retriable
+from distrl.core.runtime.event_writer import EventWriter, is_retriable
 from distrl.core.runtime.idle import told
-from distrl.core.runtime.join import Join, Joined
+from distrl.core.runtime.ingestion import Ingestion
+from distrl.core.runtime.join import Join
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.pacer import Pacer
-from distrl.core.runtime.restore import read_back, verify_artefacts
-from distrl.core.runtime.seen import Seen
+from distrl.core.runtime.restore import read_back
+from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.watchdog import Missing, Watchdog
 from distrl.core.runtime.weights import WeightsPublisher, newest_weights
 
 log = structlog.get_logger(__name__)
-SEEN_CAPACITY = 50_000
 
 
 def run(node: Node) -> None:
@@ -84,19 +82,16 @@ class LearnerLoop:
         self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
         self._watchdog = Watchdog(node.clock, bound_s=config.run.watchdog_seconds, board=node.activity)
         self._checkpoints = Checkpoints(node.store, node.run, kept=config.learner.checkpoints_kept)
-        self._seen = Seen(SEEN_CAPACITY)
-        self._places: dict[str, Place] = {}
-        """Where the trajectories in the buffer are on the log."""
-        self._artefacts: dict[str, tuple[str, ...]] = {}
-        """Keys of what they refer to in the store."""
-        self._traces: dict[str, str] = {}
-        """Their trace contexts, which feedback on them joins."""
-        self._done: list[RecordPosition] = []
-        """Handled since the last checkpoint; acknowledged with it."""
+        self._ingestion = Ingestion(
+            self._learner,
+            self._join,
+            node.artefacts,
+            node.activity,
+            remembered=config.learner.remembered_trajectories,
+        )
         self._positions: dict[TopicPartition, int] = {}
         """Where the restored checkpoint reads on; used at the first assignment of each partition."""
         self._assigned: set[TopicPartition] = set()
-        self._ingested = 0
         self._updates = 0
 
         # The fence is held from here on, so no older learner can publish behind this reading of the highest.
@@ -133,7 +128,18 @@ class LearnerLoop:
             on_assign=self._assigned.update,
         ) as consumer:
             reader = EventReader(
-                consumer, node.codec, self._writer, run=node.run, clock=node.clock, activity=node.activity
+                consumer,
+                node.codec,
+                self._writer,
+                run=node.run,
+                clock=node.clock,
+                activity=node.activity,
+                retries=Retries(
+                    node.clock,
+                    attempts=self._config.retry_attempts,
+                    patience_s=self._config.retry_seconds,
+                    outage_s=node.config.run.watchdog_seconds,
+                ),
             )
             self._last_checkpoint = node.clock.monotonic()
             node.activity.checkpointed()
@@ -147,9 +153,9 @@ class LearnerLoop:
                 else:
                     self._starve(consumer, wanted)
                 if node.clock.monotonic() - self._last_checkpoint >= self._config.checkpoint_seconds:
-                    self._checkpoint(consumer)
+                    self._checkpoint(reader)
             node.view.state = "draining"
-            self._checkpoint(consumer)
+            self._checkpoint(reader)
 
     def close(self) -> None:
         self._nodes.close()
@@ -169,7 +175,9 @@ class LearnerLoop:
         if received:
             with activity.span("busy"), activity.timed("records"):
                 self._handle(reader, received)
-        self._let_go()
+        if reader.held:
+            self._watchdog.fed()  # there is something to train on, and trying it again has a bound of its own
+        self._ingestion.let_go()
 
     def _seek(self, reader: EventReader) -> set[TopicPartition]:
         """Read newly assigned partitions from where the checkpoint says, verdicts from their start; returns them."""
@@ -188,76 +196,16 @@ class LearnerLoop:
         return new
 
     def _handle(self, reader: EventReader, received: Sequence[Received[Event]]) -> None:
-        joined: list[Joined] = []
-        priorities: list[Priority] = []
-        for item in received:
-            position = RecordPosition(item.record.topic, item.record.partition, item.record.offset)
-            match item.event:
-                case Trajectory() as event:
-                    if event.outcome == "aborted":
-                        self._done.append(position)
-                    elif event.split == "test":
-                        reader.refuse(
-                            item.record,
-                            SplitViolationError(
-                                f"trajectory {event.trajectory_id} is of the test split: never trained on"
-                            ),
-                        )
-                    elif event.trajectory_id in self._seen or self._join.repeats(event, item.record):
-                        self._node.activity.count(DUPLICATES)
-                        self._done.append(position)
-                    elif (pair := self._join.trajectory(event, item.record)) is not None:
-                        joined.append(pair)
-                case Reward() as event:
-                    self._done.append(position)
-                    if event.trajectory_id not in self._seen and (pair := self._join.reward(event)) is not None:
-                        joined.append(pair)
-                case Priority() as event:
-                    self._done.append(position)
-                    priorities.append(event)
-                case other:
-                    reader.refuse(item.record, InvalidEventError(f"a {type(other).__name__} does not belong here"))
-        if joined:
-            self._ingest(reader, joined)
-        if priorities:
-            self._learner.prioritize(priorities)
-
-    def _let_go(self) -> None:
-        """Of trajectories whose verdict has not come in time."""
-        expired = self._join.expired()
-        if expired:
-            log.warning("no verdict came in time", trajectories=len(expired))
-            self._node.activity.count(UNJUDGED, len(expired))
-            self._done.extend(RecordPosition(record.topic, record.partition, record.offset) for record in expired)
-
-    def _ingest(self, reader: EventReader, batch: Sequence[Joined]) -> None:
-        """Hand new experiences to the learner, one by one: what it refuses, and what has lost its artefacts, goes to the
-        dead letters alone."""
-        events: list[Feedback] = []
-        policy = 0
-        for pair in batch:
-            trajectory, record = pair.experience.trajectory, pair.record
-            if self._seen.add(trajectory.trajectory_id):
-                try:
-                    verify_artefacts(trajectory, self._node.artefacts)
-                    self._learner.ingest([pair.experience])
-                except DistrlError as error:
-                    self._seen.discard(trajectory.trajectory_id)
-                    if is_environmental(error):
-                        raise
-                    reader.refuse(record, error)
-                    continue
-                policy += trajectory.origin == "policy"
-                self._artefacts[trajectory.trajectory_id] = _artefact_keys(trajectory)
-                self._places[trajectory.trajectory_id] = (record.topic, record.partition, record.offset)
-                identity = derived_id("ingested", trajectory.trajectory_id)
-                self._traces[trajectory.trajectory_id] = trajectory.envelope.traceparent
-                events.append(self._feedback(identity, trajectory.trajectory_id, "ingested"))
-            self._done.append(RecordPosition(record.topic, record.partition, record.offset))
-        self._ingested += policy
-        self._pacer.arrived(policy)
+        new = self._ingestion.take(reader, received)
+        if not new:
+            return
+        self._pacer.arrived(sum(trajectory.origin == "policy" for trajectory in new))
         self._watchdog.fed()
-        self._writer.send_all([*events, *self._evictions()])
+        ingested = [
+            self._feedback(derived_id("ingested", trajectory.trajectory_id), trajectory.trajectory_id, "ingested")
+            for trajectory in new
+        ]
+        self._writer.send_all([*ingested, *self._evictions()])
 
     # --- learning ---------------------------------------------------------------------------
 
@@ -283,7 +231,7 @@ class LearnerLoop:
             update = self._publisher.publish(
                 self._learner.policy,
                 self._version + 1,
-                ingested=self._ingested,
+                ingested=self._ingestion.ingested,
                 allowance=allowance,
                 live_collectors=live,
                 max_lag=self._config.max_lag,
@@ -302,7 +250,7 @@ class LearnerLoop:
             allowance = self._pacer.allowance(
                 wanted, live=live, on_the_way=self._on_the_way(consumer), patient=not self._pacer.overdue()
             )
-            self._publisher.renew(ingested=self._ingested, allowance=allowance, live_collectors=live)
+            self._publisher.renew(ingested=self._ingestion.ingested, allowance=allowance, live_collectors=live)
             self._pacer.announced(live=live, allowance=allowance)
         self._watchdog.hungry(lambda: self._missing(wanted))
 
@@ -354,11 +302,9 @@ class LearnerLoop:
 
     def _evictions(self) -> Iterable[Feedback]:
         for trajectory_id, reason in self._learner.evictions().items():
-            self._places.pop(trajectory_id, None)
-            self._artefacts.pop(trajectory_id, None)
             identity = derived_id("evicted", trajectory_id, str(self._epoch))
             yield self._feedback(identity, trajectory_id, "evicted", reason=reason)
-            self._traces.pop(trajectory_id, None)
+            self._ingestion.left(trajectory_id)
 
     def _feedback(
         self,
@@ -370,7 +316,7 @@ class LearnerLoop:
         reason: str = "",
     ) -> Feedback:
         return Feedback(
-            envelope=self._writer.envelope(identity, parent=self._traces.get(trajectory_id, "")),
+            envelope=self._writer.envelope(identity, parent=self._ingestion.traceparent(trajectory_id)),
             trajectory_id=trajectory_id,
             kind=kind,
             epoch=self._epoch,
@@ -383,20 +329,12 @@ class LearnerLoop:
 
     # --- checkpoints ------------------------------------------------------------------------
 
-    def _checkpoint(self, consumer: Consumer) -> None:
+    def _checkpoint(self, reader: EventReader) -> None:
         """Make what was learned durable, then acknowledge and commit what it rests on."""
         node = self._node
         self._last_checkpoint = node.clock.monotonic()
-        buffered = set(self._learner.buffered())
-        covered = Covered(
-            epoch=self._epoch,
-            version=self._version,
-            ingested=self._ingested,
-            positions=self._covered_positions(consumer),
-            buffer={identity: place for identity, place in self._places.items() if identity in buffered},
-            seen=self._seen.ids(),
-            artefacts=sorted({key for identity in buffered for key in self._artefacts.get(identity, ())}),
-        )
+        positions = self._ingestion.positions(reader, self._positions)
+        covered = self._ingestion.covered(epoch=self._epoch, version=self._version, positions=positions)
         try:
             with node.activity.span("store"), node.activity.timed("checkpoint"):
                 number = self._checkpoints.save(covered, self._learner.save, node.work_dir / "checkpoint")
@@ -408,23 +346,9 @@ class LearnerLoop:
         node.activity.checkpointed()
         # A partition that comes back after a rebalance is read on from here; what was done since is recognised by its id.
         self._positions = covered.positions
-        for position in self._done:
-            consumer.ack(position)
-        self._done.clear()
-        consumer.commit()
+        self._ingestion.acknowledge(reader.consumer)
+        reader.consumer.commit()
         log.info("checkpoint", number=number, version=self._version, buffer=len(covered.buffer))
-
-    def _covered_positions(self, consumer: Consumer) -> dict[TopicPartition, int]:
-        """Per partition, the lowest offset that this checkpoint does not cover.
-
-        That of the oldest trajectory which still waits for its verdict, else where reading goes on.
-        """
-        # A partition that is not assigned now stands where the last checkpoint left it.
-        positions = {**self._positions, **{part: consumer.position(part) for part in consumer.assignment()}}
-        for partition, offset in self._join.oldest().items():
-            if partition in positions:
-                positions[partition] = min(positions[partition], offset)
-        return positions
 
     def _restore(self, checkpoint: Checkpoint, directory: Path) -> None:
         node = self._node
@@ -432,20 +356,11 @@ class LearnerLoop:
         experiences = read_back(covered, self._join, node.bus, node.codec, node.artefacts, node.topic)
         self._learner.restore(directory, experiences)
         self._positions = dict(covered.positions)
-        self._seen = Seen(SEEN_CAPACITY, covered.seen)
-        self._ingested = covered.ingested
-        self._traces = {item.trajectory.trajectory_id: item.trajectory.envelope.traceparent for item in experiences}
-        known = self._traces.keys()
-        self._places = {identity: place for identity, place in covered.buffer.items() if identity in known}
-        self._artefacts = {item.trajectory.trajectory_id: _artefact_keys(item.trajectory) for item in experiences}
+        self._ingestion.restore(covered, experiences)
         log.info(
             "restored",
             checkpoint=checkpoint.number,
             version=covered.version,
-            buffer=len(known),
-            lost=len(covered.buffer) - len(known),
+            buffer=len(experiences),
+            lost=len(covered.buffer) - len(experiences),
         )
-
-
-def _artefact_keys(trajectory: Trajectory) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sys.intern(blob.key) for blob in stored_blobs(trajectory)))

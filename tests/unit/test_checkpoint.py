@@ -11,6 +11,7 @@ import pytest
 
 from distrl.connectors.folder import FolderStore
 from distrl.core.contracts.bus import TopicPartition
+from distrl.core.contracts.events import Envelope, Priority
 from distrl.core.errors import BlobCorruptError
 from distrl.core.runtime.checkpoint import Checkpoints, Covered
 
@@ -22,6 +23,7 @@ COVERED = Covered(
     buffer={"a": ("distrl.run.trajectories", 1, 3)},
     seen=["a", "b"],
     artefacts=["run/artefacts/a"],
+    priorities=[Priority(Envelope("p-1", "run", "", 1_700_000_000_000), "a", "dper", 0.25, version=6)],
 )
 
 
@@ -91,11 +93,12 @@ def test_one_of_an_earlier_release_comes_back(store: FolderStore, tmp_path: Path
     [stat] = store.list(f"run/checkpoints/{number:014d}/manifest/")
     manifest = json.loads((tmp_path / "store" / store.bucket / stat.key).read_bytes())
     assert manifest.pop("artefacts") == ["run/artefacts/a"]
+    assert manifest.pop("priorities") == [["a", "dper", 0.25, 6, 1_700_000_000_000, "p-1"]]
     store.delete(stat.key)
     store.put_content(stat.key.rpartition("/")[0], json.dumps(manifest).encode(), media_type="application/json")
     newest = checkpoints.newest()
     assert newest is not None
-    assert newest.covered == replace(COVERED, artefacts=[])
+    assert newest.covered == replace(COVERED, artefacts=[], priorities=[])
 
 
 def test_a_manifest_that_was_changed_is_passed_over(store: FolderStore, tmp_path: Path) -> None:
