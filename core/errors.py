@@ -154,7 +154,7 @@ class DeliveryError(BusError):
 
 
 class FencedError(BusError):
-    """Another producer holds the fence now: this one was replaced and must stop."""
+    """Another process holds the fence, or goes by this member's name, now: this one was replaced and must stop."""
 
     code = "DISTRL-304"
 
@@ -297,6 +297,13 @@ class RunInUseError(DistrlError):
     """Nodes of the run are alive: what is asked would take the ground from under them."""
 
     code = "DISTRL-521"
+    exit_code = 2
+
+
+class UnknownEpisodeError(DistrlError):
+    """Nothing on the log of the run is about an episode or trace of that id."""
+
+    code = "DISTRL-522"
     exit_code = 2
 
 

@@ -15,13 +15,17 @@ import structlog
 
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Role
-from distrl.core.errors import ConfigError, MissingServiceError, RunFailedError, StarvedError
+from distrl.core.errors import ConfigError, FencedError, MissingServiceError, RunFailedError, StarvedError
 
 log = structlog.get_logger(__name__)
 STABLE_S = 20.0
 """A process that lived this long did not die of its start."""
 DEATHS_IN_A_ROW = 5
 STARVED_IN_A_ROW = 2
+FENCED_IN_A_ROW = 2
+"""A node that was replaced this often lives elsewhere; started again for ever, each would end the other for ever."""
+FENCED_S = 600.0
+"""A node that lived this long was replaced for another reason than the last time."""
 RESTART_S = 0.5
 RESTART_MOST_S = 10.0
 
@@ -44,12 +48,13 @@ class NodeProcess:
     """Its orderly end is the end: a demonstrator."""
     restarts: int = 0
     finished: bool = False
-    """It ended in good order and is not to run again."""
+    """It is not to run again: it ended in good order, or another process lives by its id."""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _started: float = 0.0
     _deaths: int = 0
     _due: float = 0.0
     _starved: int = 0
+    _fenced: int = 0
     _stable_until: float | None = None
     """When it was last seen to have run well; ``None`` if never."""
 
@@ -127,6 +132,12 @@ class NodeProcess:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         last = self.last_line()
         log.warning("a node ended", ended=self.node_id, how=how, last=last, deaths=self._deaths)
+        if FencedError.code in last:
+            self._fenced = self._fenced + 1 if lived < FENCED_S else 1
+            if self._fenced >= FENCED_IN_A_ROW:
+                self.finished = True
+                log.error("another process lives by this node's id and goes on without this one", ended=self.node_id)
+            return
         if code == ConfigError.exit_code:
             raise ConfigError(f"{self.node_id} cannot start: {last}")
         if code == MissingServiceError.exit_code:

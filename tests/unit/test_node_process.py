@@ -12,7 +12,7 @@ import pytest
 
 from distrl.core.errors import ConfigError, MissingServiceError, RunFailedError
 from distrl.core.runtime import process as process_module
-from distrl.core.runtime.process import STABLE_S, NodeProcess
+from distrl.core.runtime.process import FENCED_S, STABLE_S, NodeProcess
 from distrl.testing import ManualClock
 
 
@@ -144,3 +144,24 @@ def test_a_wait_that_found_its_end_twice_ends_the_run(make: Callable[[str], Node
     ended(node)
     with pytest.raises(RunFailedError, match="no collector is alive"):
         node.watch()
+
+
+def test_one_that_is_replaced_again_and_again_leaves_it_to_the_other(make: Callable[[str], NodeProcess]) -> None:
+    node = make("echo 'error [DISTRL-304]: another process has joined as node-0'; exit 4")
+    clock = node.clock
+    assert isinstance(clock, ManualClock)
+
+    def lives(seconds: float) -> None:
+        clock.advance(seconds)
+        ended(node)
+        node.watch()
+        clock.advance(15.0)
+        node.watch()
+
+    node.start()
+    lives(1.0)
+    assert (node.restarts, node.finished) == (1, False)  # once may be an accident
+    lives(FENCED_S)
+    assert (node.restarts, node.finished) == (2, False)
+    lives(STABLE_S)
+    assert (node.restarts, node.finished) == (2, True)
