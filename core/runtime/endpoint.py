@@ -146,8 +146,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
-        self.timeout = self.server.request_s  # of one read or write; the server cuts off what takes longer in all
         super().setup()
+        self.connection.settimeout(
+            self.server.request_s
+        )  # of one read or write; the server cuts off what takes longer in all
 
     def do_GET(self) -> None:
         self._route(with_body=True)
