@@ -58,6 +58,13 @@ class EmbeddedAdmin:
                     ends[name] = partition.end()
         return ends
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        return {
+            name: self._catalogue.size(topic)
+            for name, topic in self._catalogue.topics().items()
+            if name.startswith(prefix)
+        }
+
     @contextmanager
     def _opened(self, topic: Topic, index: int) -> Iterator[Partition]:
         partition = self._catalogue.open(topic, index)

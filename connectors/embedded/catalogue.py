@@ -7,6 +7,7 @@ One small file beside the partitions. Used by the producer (topics), by ``group`
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -195,6 +196,14 @@ class Catalogue:
     def path(self, topic: Topic, index: int) -> Path:
         """The file of one partition. The number makes it unique where letter case makes no difference."""
         return self.folder / "topics" / f"{topic.number:06d}-{topic.spec.name[:200]}" / f"{index:04d}.db"
+
+    def size(self, topic: Topic) -> int:
+        """Bytes that the topic's files take on the disk, their write-ahead logs included."""
+        total = 0
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            for entry in os.scandir(self.path(topic, 0).parent):
+                total += entry.stat().st_size
+        return total
 
     def open(self, topic: Topic, index: int) -> Partition:
         """One more connection to a partition."""

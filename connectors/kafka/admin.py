@@ -134,6 +134,19 @@ class KafkaAdmin:
         )
         return {TopicPartition(*tp): known.offset for tp, known in found.items()}
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        found = self._call("asking for the sizes of topics", lambda client: client.describe_log_dirs())
+        sizes: dict[str, int] = {}
+        for broker in found:
+            for directory in broker["log_dirs"]:
+                failure = errors.for_code(directory["error_code"])
+                if directory["error_code"] != 0:
+                    raise translate(failure(), "asking for the sizes of topics", self._connection.brokers)
+                for topic in directory["topics"]:
+                    if (name := topic["name"]).startswith(prefix):
+                        sizes[name] = sizes.get(name, 0) + sum(part["partition_size"] for part in topic["partitions"])
+        return sizes
+
     def holder(self, fence: str) -> Holder | None:
         """Who holds a fence now, ``None`` if nobody ever did."""
         try:

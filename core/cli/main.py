@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "status": "Show nodes, lag, versions, and which side waits for which.",
     "evaluate": "Measure success on held-out tasks.",
     "weights": "List published weights or fetch one, verified.",
+    "store": "Collect garbage in the object store, or show what is there.",
     "topics": "Show or make the difference between declared topics and the log's.",
     "schemas": "Check, register, or describe the event schemas.",
     "plugins": "List plugins, or show one with its hooks and options.",

@@ -241,6 +241,9 @@ class TopicAdmin(Protocol):
 
     def end_offsets(self, topics: Sequence[str]) -> dict[TopicPartition, int]: ...
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Bytes on disk, all copies together, of each topic whose name begins with ``prefix``."""
+
 
 class Bus(Protocol):
     """One log. Opened from a configuration by ``connectors.open_bus``."""

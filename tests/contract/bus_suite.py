@@ -1103,6 +1103,18 @@ class BusContract:
         with pytest.raises(UnknownTopicError):
             bus.consumer([topic])
 
+    def test_sizes_are_told_by_topic(self, bus: Bus, producer: Producer, topics: TopicFactory) -> None:
+        small, large = topics(), topics(partitions=2)
+        for number in range(20):
+            producer.send(large, os.urandom(50_000), key=str(number).encode()).result(10.0)
+        producer.send(small, b"x").result(10.0)
+        admin = bus.admin()
+        sizes = admin.sizes(large)
+        assert set(sizes) == {large}
+        assert 1_000_000 <= sizes[large] < 10_000_000
+        assert admin.sizes()[small] < 500_000
+        assert admin.sizes("no-topic-begins-like-this") == {}
+
     def test_delete_records(self, bus: Bus, producer: Producer, topics: TopicFactory) -> None:
         topic = topics(2)
         zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
