@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from distrl.core.contracts import metric
@@ -30,6 +30,14 @@ from distrl.core.runtime.series import Series
 
 WINDOW = 200
 """Episodes of ``success_first`` and ``success_last``, and of the live moving average."""
+LOADS = (
+    metric.QUEUE_AGE_MS,
+    metric.IN_FLIGHT_RECORDS,
+    metric.IN_FLIGHT_BYTES,
+    metric.OUTBOX,
+    metric.HELD,
+)
+"""Numbers of which the latest is kept for each node, besides lag."""
 _REMEMBERED = 20_000
 _ERRORS_KEPT = 20
 
@@ -48,10 +56,6 @@ class NodeRecord:
     @property
     def restarts(self) -> int:
         return self.incarnations - 1
-
-    def alive(self, now_ms: int) -> bool:
-        """Whether it is here: not gone and no three signs of life missed."""
-        return not self.left and now_ms - self.seen_ms <= 3 * self.status.heartbeat_ms
 
 
 @dataclass(slots=True)
@@ -94,7 +98,6 @@ class _Load:
     """Latest numbers of one node, for lag and queue age."""
 
     role: Role
-    time_ms: int = 0
     values: dict[str, float] = field(default_factory=dict)
 
 
@@ -248,26 +251,33 @@ class RunHistory:
     def lag(self) -> dict[str, int]:
         """Unread records now, by ``role topic``."""
         sums: dict[str, int] = defaultdict(int)
-        for node, load in self._loads.items():
-            if node in self.nodes and self.nodes[node].left:
-                continue
-            for name, value in load.values.items():
+        for role, values in self._present():
+            for name, value in values.items():
                 if name.startswith(metric.LAG):
-                    sums[f"{load.role} {name.removeprefix(metric.LAG)}"] += round(value)
+                    sums[f"{role} {name.removeprefix(metric.LAG)}"] += round(value)
         return dict(sorted(sums.items()))
 
     def queue_ages(self) -> dict[Role, float]:
         """Age of the oldest record in the latest interval, the worst node of each role; milliseconds."""
         ages: dict[Role, float] = {}
-        for load in self._loads.values():
-            if metric.QUEUE_AGE_MS in load.values:
-                ages[load.role] = max(ages.get(load.role, 0.0), load.values[metric.QUEUE_AGE_MS])
+        for role, values in self._present():
+            if metric.QUEUE_AGE_MS in values:
+                ages[role] = max(ages.get(role, 0.0), values[metric.QUEUE_AGE_MS])
         return ages
 
-    def alive(self, now_ms: int) -> list[NodeRecord]:
-        """Nodes that are here, by role and id."""
-        nodes = [node for node in self.nodes.values() if node.alive(now_ms)]
-        return sorted(nodes, key=lambda node: (node.status.role, node.status.envelope.node))
+    def load(self, name: str) -> dict[Role, float]:
+        """A number of the latest interval by role, over the nodes that have not left: one of ``LOADS``."""
+        sums: dict[Role, float] = {}
+        for role, values in self._present():
+            if name in values:
+                sums[role] = sums.get(role, 0.0) + values[name]
+        return sums
+
+    def _present(self) -> Iterator[tuple[Role, dict[str, float]]]:
+        """The latest numbers of nodes that have not left."""
+        for node, load in self._loads.items():
+            if node not in self.nodes or not self.nodes[node].left:
+                yield load.role, load.values
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -304,9 +314,7 @@ class RunHistory:
     def _node(self, event: NodeStatus, timestamp_ms: int) -> None:
         name = event.envelope.node
         self._incarnations[name].add(event.incarnation)
-        record = self.nodes.get(name)
-        if record is not None and timestamp_ms < record.seen_ms:
-            return
+        # The order of the log is that of a node's signs: its clock may be set back between two of them.
         self.nodes[name] = NodeRecord(event, timestamp_ms, len(self._incarnations[name]), event.state == "stopped")
 
     def _metrics(self, event: Metrics) -> None:
@@ -325,9 +333,7 @@ class RunHistory:
             elif name in (metric.DUPLICATES, metric.UNJUDGED):
                 self._sums[name] += value
         load = self._loads.setdefault(node, _Load(event.role))
-        if time_ms < load.time_ms:
-            return
-        load.time_ms, load.values = time_ms, _only_load(values)
+        load.values = _only_load(values)
         for name in load.values:
             if name.startswith(metric.LAG):
                 peers = (peer.values.get(name, 0.0) for peer in self._loads.values() if peer.role == event.role)
@@ -348,4 +354,4 @@ def _order(update: WeightsUpdate) -> tuple[int, int, int]:
 
 
 def _only_load(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if name.startswith(metric.LAG) or name == metric.QUEUE_AGE_MS}
+    return {name: value for name, value in values.items() if name.startswith(metric.LAG) or name in LOADS}

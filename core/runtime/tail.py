@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Protocol, Self
 
 from distrl.core.contracts.bus import Bus, Consumer, Headers, Record
-from distrl.core.contracts.events import Event
+from distrl.core.contracts.clock import Clock, SystemClock
+from distrl.core.contracts.events import Event, NodeStatus
 from distrl.core.contracts.topic import ALL, TopicName
 from distrl.core.errors import CodecError, RegistryUnavailableError
 from distrl.core.runtime.history import RunHistory
+from distrl.core.runtime.liveness import Signs
 
 # `weights` tells all that its compacted copy does, and a priority changes nothing that a history shows.
 DEFAULT_TOPICS = tuple(topic for topic in ALL if topic not in ("weights-latest", "priorities"))
@@ -40,6 +42,7 @@ class RunTail:
         *,
         evaluator: str = "",
         topics: Sequence[str] = DEFAULT_TOPICS,
+        clock: Clock | None = None,
     ) -> None:
         """``evaluator``: whose verdicts count (see ``RunHistory``). ``topics``: bare names of what to read."""
         name = TopicName(run)
@@ -47,12 +50,16 @@ class RunTail:
         self._codec = codec
         self._topics = {name(topic): topic for topic in topics}
         self._consumer: Consumer = bus.consumer(list(self._topics))
+        self.signs = Signs(clock or SystemClock())
+        """Who is alive."""
 
     def poll(self, timeout_s: float) -> int:
         """Take over what there is, waiting up to ``timeout_s`` seconds for the first record; returns how many records came.
 
         Raises ``RegistryUnavailableError`` (retriable) at a record whose schema must be asked for and cannot be; it comes again.
         """
+        if not self.signs.following:
+            self.signs.follow(self._consumer.end_offsets())
         records = self._consumer.poll(timeout_s, _BATCH)
         for index, record in enumerate(records):
             try:
@@ -60,6 +67,8 @@ class RunTail:
             except RegistryUnavailableError:
                 self._read_again(records[index:])
                 raise
+        if len(records) < _BATCH:
+            self.signs.looked()
         return len(records)
 
     def catch_up(self, limit: int | None = None) -> int:
@@ -96,6 +105,7 @@ class RunTail:
             if topic == "nodes" and record.key is not None:
                 with contextlib.suppress(UnicodeDecodeError):
                     self.history.node_left(record.key.decode())
+                    self.signs.left(record.key.decode())
             return
         try:
             event = self._codec.decode(record.value, headers=record.headers)
@@ -103,3 +113,5 @@ class RunTail:
             self.history.undecodable += 1
             return
         self.history.add(topic, event, record.timestamp_ms)
+        if isinstance(event, NodeStatus):
+            self.signs.heard(record, event)

@@ -217,6 +217,32 @@ def test_shares_are_weighted_by_time_and_repeated_metrics_count_once() -> None:
     assert [value for _, value in history.learner_series["loss"]] == [0.5]
 
 
+def test_a_node_whose_clock_is_set_back_is_not_hidden() -> None:
+    history = RunHistory("r")
+    hours = 7 * 3_600_000
+    for time_ms, waiting, lag in ((T0, "trajectories", 9), (T0 - hours, "verdicts", 4)):
+        status = node("e0", "evaluator", waiting_for=waiting)
+        history.add("nodes", status, time_ms)
+        history.add("metrics", metrics(time_ms - T0, "evaluator", "e0", {"lag.trajectories": lag}), time_ms)
+    assert history.nodes["e0"].status.waiting_for == "verdicts"
+    assert history.lag() == {"evaluator trajectories": 4}
+
+
+def test_the_latest_load_is_that_of_the_nodes_that_are_there() -> None:
+    history = history_of(
+        [
+            metrics(1, "collector", "c0", {"in_flight_records": 3, "queue_age_ms": 9}),
+            metrics(2, "collector", "c1", {"in_flight_records": 2, "queue_age_ms": 5}),
+            metrics(3, "learner", "l0", {"in_flight_records": 1}),
+        ]
+    )
+    assert history.load("in_flight_records") == {"collector": 5, "learner": 1}
+    history.add("nodes", node("c0", "collector"), T0)
+    history.node_left("c0")
+    assert history.load("in_flight_records") == {"collector": 2, "learner": 1}
+    assert history.queue_ages() == {"collector": 5}
+
+
 def test_lag_is_the_latest_of_each_node_summed_over_a_role() -> None:
     history = history_of(
         [
@@ -229,16 +255,15 @@ def test_lag_is_the_latest_of_each_node_summed_over_a_role() -> None:
     assert history.queue_ages() == {"evaluator": 70}
 
 
-def test_nodes_live_die_leave_and_come_back() -> None:
+def test_nodes_leave_and_come_back() -> None:
     history = RunHistory("r")
     history.add("nodes", node("c0", "collector"), T0)
-    history.add("nodes", node("l0", "learner", waiting_for="trajectories"), T0)
-    assert [record.status.envelope.node for record in history.alive(T0 + 3000)] == ["c0", "l0"]
-    assert history.alive(T0 + 3001) == []
     history.add("nodes", node("c0", "collector", incarnation="b"), T0 + 5000)
     assert history.nodes["c0"].restarts == 1
     history.node_left("c0")
-    assert history.alive(T0 + 5000) == []
+    assert history.nodes["c0"].left
+    history.add("nodes", node("c0", "collector", incarnation="b"), T0 + 6000)
+    assert not history.nodes["c0"].left
     history.add("nodes", replace(node("c0", "collector", incarnation="c"), state="stopped"), T0 + 6000)
     assert history.nodes["c0"].left
 
