@@ -105,6 +105,18 @@ def test_importance_weights() -> None:
     assert [sample.weight for sample in without.sample(2, random.Random(0))] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("alpha", [1.0, 2.0])
+def test_priorities_without_measure_leave_the_buffer_in_order(alpha: float) -> None:
+    """A prioritizer may give any finite number: the sum of two such is none, and the power of one neither."""
+    replay = buffer(alpha=alpha, beta=1.0)
+    for name, priority in (("a", 1.7e308), ("b", 1.7e308), ("c", 5e-324), ("d", 1.0)):
+        replay.add(experience(name))
+        replay.prioritize(name, priority)
+    samples = replay.sample(50, random.Random(0))
+    assert set(names(samples)) == {"a", "b"}
+    assert all(0.0 < sample.weight <= 1.0 for sample in samples)
+
+
 def test_what_is_too_old_is_withheld_and_counted() -> None:
     replay = buffer(max_lag=2)
     replay.add(experience("old", version=1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from distrl.core.contracts.role import Experience
 from distrl.core.contracts.staleness import StalenessPolicy
 from distrl.plugins.builtin.learner.sum_tree import SumTree
 
+LARGEST_WEIGHT = 1e150
+"""What a priority's power counts at most: sums of them stay finite, however many there are."""
 STEP_BYTES = 512
 """What a step weighs in memory besides its texts and inline artefacts; an estimate."""
 
@@ -164,7 +167,8 @@ class ReplayBuffer:
             entry = self._entries[self._by_slot[slot]]
             entry.samples += 1
             entry.sampled_version = self._newest
-            drawn.append((entry, (candidates * self._tree[slot] / total) ** -self._beta))
+            share = max(candidates * self._tree[slot] / total, sys.float_info.min)
+            drawn.append((entry, share**-self._beta))
         largest = max(weight for _, weight in drawn)
         return [Sample(entry.experience, weight / largest) for entry, weight in drawn]
 
@@ -250,7 +254,7 @@ class ReplayBuffer:
 
     def _weigh(self, entry: Entry) -> None:
         usable = entry.experience.trajectory.steps and not entry.withheld
-        self._tree[entry.slot] = entry.priority**self._alpha if usable and entry.priority > 0.0 else 0.0
+        self._tree[entry.slot] = _power(entry.priority, self._alpha) if usable and entry.priority > 0.0 else 0.0
 
     def _evict_one(self) -> None:
         def first(entries: list[tuple[str, Entry]]) -> str:
@@ -275,6 +279,13 @@ class ReplayBuffer:
     def _left(self, identity: str, reason: str) -> None:
         self._evicted[identity] = reason
         self.evicted_by[reason] += 1
+
+
+def _power(priority: float, alpha: float) -> float:
+    try:
+        return min(priority**alpha, LARGEST_WEIGHT)
+    except OverflowError:
+        return LARGEST_WEIGHT
 
 
 def trajectory_bytes(trajectory: Trajectory) -> int:
