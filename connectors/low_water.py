@@ -7,13 +7,14 @@ to be read. Offsets grow but may have gaps (transactions and compaction leave so
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 
 class LowWater:
     """Delivered and acknowledged offsets of one partition. Every operation takes constant time on average.
 
     >>> mark = LowWater(position=10)
-    >>> for offset in (10, 11, 14): mark.deliver(offset)
+    >>> mark.deliver([10, 11, 14])
     >>> mark.ack(11), mark.committable
     (True, 10)
     >>> mark.ack(10), mark.committable
@@ -28,13 +29,13 @@ class LowWater:
         self._delivered: deque[int] = deque()
         self._outstanding: set[int] = set()
 
-    def deliver(self, offset: int) -> None:
-        """``offset`` was handed out; the next read is right behind it."""
-        if offset < self.position:
-            raise ValueError(f"offset {offset} was delivered before: the position is {self.position}")
-        self._delivered.append(offset)
-        self._outstanding.add(offset)
-        self.position = offset + 1
+    def deliver(self, offsets: Sequence[int]) -> None:
+        """``offsets``, at least one and growing, were handed out; the next read is right behind the last."""
+        if offsets[0] < self.position:
+            raise ValueError(f"offset {offsets[0]} was delivered before: the position is {self.position}")
+        self._delivered.extend(offsets)
+        self._outstanding.update(offsets)
+        self.position = offsets[-1] + 1
 
     def advance(self, position: int) -> None:
         """Nothing lies between here and ``position``: the next read is there. Going back is ``seek``."""

@@ -46,9 +46,8 @@ class Reader:
         records, end = self.partition.read(self.mark.position, max_records, max_bytes)
         self._version = version
         self._more = end is None
-        if self._tracked:
-            for record in records:
-                self.mark.deliver(record.offset)
+        if records and self._tracked:
+            self.mark.deliver([record.offset for record in records])
         elif records:
             self.mark.advance(records[-1].offset + 1)
         if end is not None:

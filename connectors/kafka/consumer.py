@@ -23,7 +23,15 @@ from distrl.connectors.kafka.failure import KafkaError, translated
 from distrl.connectors.kafka.group import GroupPoll, assignor
 from distrl.connectors.kafka.rebalance import Listener, Pump, ours
 from distrl.connectors.low_water import LowWater
-from distrl.core.contracts.bus import Assignment, RebalanceCallback, Record, RecordPosition, Start, TopicPartition
+from distrl.core.contracts.bus import (
+    Assignment,
+    Headers,
+    RebalanceCallback,
+    Record,
+    RecordPosition,
+    Start,
+    TopicPartition,
+)
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import BusError, BusUnavailableError, FencedError, GroupMismatchError
 
@@ -143,10 +151,11 @@ class KafkaLogConsumer:
                     ) from error
                 self._clock.sleep(min(timeout_s, _RETRY_S))
                 return []
-        records = [_record(record) for batch in batches.values() for record in batch]
-        if self._pump is not None:
-            for record in records:
-                self._deliver(record)
+        records: list[Record] = []
+        for partition, batch in batches.items():
+            if self._pump is not None:
+                self._deliver(TopicPartition(*partition), [record.offset for record in batch])
+            records += map(_record, batch)
         return records
 
     def _poll_member(self, pump: Pump, timeout_ms: int, max_records: int) -> dict[Any, Any]:
@@ -167,7 +176,7 @@ class KafkaLogConsumer:
         return now - self._away_since <= bound_s
 
     def ack(self, record: Record | RecordPosition) -> None:
-        mark = self._marks.get(TopicPartition(record.topic, record.partition))
+        mark = self._marks.get((record.topic, record.partition))
         if mark is not None:
             mark.ack(record.offset)
 
@@ -344,13 +353,14 @@ class KafkaLogConsumer:
         for partition, offset in starts.items():
             self._seek(partition, offset)
 
-    def _deliver(self, record: Record) -> None:
-        mark = self._marks.get(record.topic_partition)
+    def _deliver(self, partition: TopicPartition, offsets: Sequence[int]) -> None:
+        """Records of a partition go to the caller."""
+        mark = self._marks.get(partition)
         if mark is None:
-            mark = self._marks[record.topic_partition] = LowWater(record.offset)
-        elif record.offset < mark.position:
-            mark.seek(record.offset)  # the log lost its end, or its start moved; the broker knows best
-        mark.deliver(record.offset)
+            mark = self._marks[partition] = LowWater(offsets[0])
+        elif offsets[0] < mark.position:
+            mark.seek(offsets[0])  # the log lost its end, or its start moved; the broker knows best
+        mark.deliver(offsets)
 
     def _to_commit(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         offsets = {p: self._marks[p].committable for p in partitions if p in self._marks}
@@ -404,20 +414,10 @@ class KafkaLogConsumer:
 
 
 def _record(record: Any) -> Record:
-    headers = tuple((name, b"" if value is None else bytes(value)) for name, value in record.headers)
-    return Record(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.timestamp,
-        _bytes(record.key),
-        _bytes(record.value),
-        headers,
-    )
-
-
-def _bytes(data: Any) -> bytes | None:
-    return None if data is None else bytes(data)
+    headers: Headers = tuple(record.headers)
+    if any(value is None for _, value in headers):  # a foreign writer's: ours always have one
+        headers = tuple((name, value or b"") for name, value in headers)
+    return Record(record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pytest
@@ -22,12 +23,12 @@ class Acknowledging(RuleBasedStateMachine):
         self.open: dict[int, bool] = {}
         """Delivered since the last seek, in order; whether acknowledged."""
 
-    @rule(gap=st.integers(0, 3))
-    def deliver(self, gap: int) -> None:
-        offset = self.position + gap
-        self.position = offset + 1
-        self.mark.deliver(offset)
-        self.open[offset] = False
+    @rule(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    def deliver(self, gaps: list[int]) -> None:
+        offsets = [offset - 1 for offset in itertools.accumulate((gap + 1 for gap in gaps), initial=self.position)][1:]
+        self.position = offsets[-1] + 1
+        self.mark.deliver(offsets)
+        self.open.update(dict.fromkeys(offsets, False))
 
     @rule(by=st.integers(-3, 3))
     def advance(self, by: int) -> None:
@@ -70,7 +71,7 @@ TestAcknowledging = Acknowledging.TestCase
 def test_all_acknowledged_in_any_order_commits_the_position(offsets: set[int], random: Random) -> None:
     mark = LowWater(0)
     for offset in sorted(offsets):
-        mark.deliver(offset)
+        mark.deliver([offset])
     order = sorted(offsets)
     random.shuffle(order)
     seen = []
@@ -83,9 +84,9 @@ def test_all_acknowledged_in_any_order_commits_the_position(offsets: set[int], r
 
 def test_a_record_is_delivered_once_between_seeks() -> None:
     mark = LowWater(0)
-    mark.deliver(3)
+    mark.deliver([3])
     with pytest.raises(ValueError, match="delivered before"):
-        mark.deliver(3)
+        mark.deliver([3])
     mark.seek(3)
-    mark.deliver(3)
+    mark.deliver([3])
     assert mark.committable == 3
