@@ -19,8 +19,9 @@ class EmbeddedAdmin:
         self._catalogue = catalogue
         self._clock = clock
 
-    def topics(self) -> dict[str, TopicSpec]:
-        return {name: topic.spec for name, topic in self._catalogue.topics().items()}
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicSpec]:
+        found = self._catalogue.topics()
+        return {name: topic.spec for name, topic in found.items() if names is None or name in names}
 
     def create(self, specs: Sequence[TopicSpec]) -> list[str]:
         return self._catalogue.create_topics(specs)

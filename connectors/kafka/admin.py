@@ -15,11 +15,11 @@ from kafka.protocol.consumer import IsolationLevel
 
 from distrl.connectors.kafka.backdoor import Holder, change_topic_settings, topic_settings
 from distrl.connectors.kafka.catalog import Catalog, KnownTopic
-from distrl.connectors.kafka.connection import Connection
+from distrl.connectors.kafka.connection import REQUEST_BYTES, Connection
 from distrl.connectors.kafka.failure import KafkaError, translate, translated
 from distrl.core.contracts.bus import TopicPartition, TopicSpec
 from distrl.core.contracts.clock import Clock
-from distrl.core.errors import BusError, TopicMismatchError
+from distrl.core.errors import BusAuthorizationError, BusError, ConfigError, TopicMismatchError
 
 PATIENCE_S = 5.0
 """How long a call is tried again while the broker is away: a restarted one is found within that."""
@@ -47,15 +47,18 @@ class KafkaAdmin:
         self.catalog = Catalog(self.describe)
         """Kept up to date with what this object makes and removes."""
 
-    def topics(self) -> dict[str, TopicSpec]:
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicSpec]:
+        if names is not None:
+            return self._described(names)
         described = self._call("listing topics", lambda client: client.describe_topics())
         found = {topic["name"]: topic for topic in described if not topic["is_internal"] and topic["error_code"] == 0}
         return self._specs(found)
 
     def describe(self, names: Sequence[str]) -> dict[str, KnownTopic]:
-        """Those of the named topics that exist."""
+        """Those of the named topics that exist. Where a limit may not be read, the broker alone keeps to it."""
         return {
-            name: KnownTopic(spec.partitions, spec.max_record_bytes) for name, spec in self._described(names).items()
+            name: KnownTopic(spec.partitions, spec.max_record_bytes if spec.readable else REQUEST_BYTES)
+            for name, spec in self._described(names).items()
         }
 
     def create(self, specs: Sequence[TopicSpec]) -> list[str]:
@@ -74,10 +77,16 @@ class KafkaAdmin:
 
     def alter(self, specs: Sequence[TopicSpec]) -> list[str]:
         present = self._described([spec.name for spec in specs])
+        for known in present.values():
+            if not known.readable:
+                raise BusAuthorizationError(
+                    f"changing topic {known.name}: its settings may not even be read; it takes the rights "
+                    "DescribeConfigs and AlterConfigs on it"
+                )
         changes: dict[str, dict[str, str]] = {}
         for spec in specs:
             if spec.name in present:
-                old, new = _settings_of(present[spec.name]), _settings_of(spec)
+                old, new = settings_of(present[spec.name]), settings_of(spec)
                 changes[spec.name] = {key: value for key, value in new.items() if old[key] != value}
         changes = {name: settings for name, settings in changes.items() if settings}
         if changes:
@@ -199,6 +208,10 @@ class KafkaAdmin:
         if not usable:
             return {}
         described = self._call("looking for topics", lambda client: client.describe_topics(usable))
+        for topic in described:
+            failure = errors.for_code(topic["error_code"])
+            if issubclass(failure, errors.AuthorizationError):
+                raise translate(failure(), f"looking at topic {topic['name']}", self._connection.brokers)
         return self._specs({topic["name"]: topic for topic in described if topic["error_code"] == 0})
 
     def _specs(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, TopicSpec]:
@@ -211,8 +224,12 @@ class KafkaAdmin:
             if isinstance(settings, errors.UnknownTopicOrPartitionError):
                 continue
             if isinstance(settings, Exception):
-                raise translate(settings, f"reading settings of topic {name}", self._connection.brokers) from settings
-            specs[name] = _spec(name, found[name], settings)
+                if not isinstance(settings, errors.AuthorizationError):
+                    doing = f"reading settings of topic {name}"
+                    raise translate(settings, doing, self._connection.brokers) from settings
+                specs[name] = _spec(name, found[name], None)
+            else:
+                specs[name] = _spec(name, found[name], settings)
         return specs
 
     def _exists(self, spec: TopicSpec) -> bool:
@@ -235,17 +252,23 @@ def _create(client: Any, spec: TopicSpec) -> bool:
                 spec.name: {
                     "num_partitions": spec.partitions,
                     "replication_factor": spec.replication,
-                    "configs": _settings_of(spec),
+                    "configs": settings_of(spec),
                 }
             },
             wait_for_metadata=True,
         )
     except errors.TopicAlreadyExistsError:
         return False
+    except errors.InvalidReplicationFactorError as error:
+        alive = len(client.describe_cluster()["brokers"])
+        raise ConfigError(
+            f"bus.replication: {spec.replication} copies are declared and {alive} broker{'s are' if alive != 1 else ' is'} "
+            f"alive, too few for topic {spec.name}: start more of them, or declare fewer copies"
+        ) from error
     return True
 
 
-def _settings_of(spec: TopicSpec) -> dict[str, str]:
+def settings_of(spec: TopicSpec) -> dict[str, str]:
     """What a declaration says, as the broker calls it."""
     return {
         "cleanup.policy": spec.cleanup,
@@ -255,15 +278,20 @@ def _settings_of(spec: TopicSpec) -> dict[str, str]:
     }
 
 
-def _spec(name: str, topic: Mapping[str, Any], settings: Mapping[str, str]) -> TopicSpec:
+def _spec(name: str, topic: Mapping[str, Any], settings: Mapping[str, str] | None) -> TopicSpec:
+    """``settings`` are ``None`` where they may not be read."""
+    partitions, replication = len(topic["partitions"]), len(topic["partitions"][0]["replica_nodes"])
+    if settings is None:
+        return TopicSpec(name, partitions=partitions, replication=replication, readable=False)
+
     def bound(key: str) -> int | None:
         value = int(settings[key])
         return None if value < 0 else value
 
     return TopicSpec(
         name,
-        partitions=len(topic["partitions"]),
-        replication=len(topic["partitions"][0]["replica_nodes"]),
+        partitions=partitions,
+        replication=replication,
         cleanup=_CLEANUP.get(frozenset(settings["cleanup.policy"].split(",")), "delete"),
         retention_ms=bound("retention.ms"),
         retention_bytes=bound("retention.bytes"),

@@ -7,6 +7,7 @@ and of faults fail when a release of kafka-python moves what is used here.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,73 @@ class Holder(NamedTuple):
 
     producer_id: int
     epoch: int
+
+
+# --- every client -------------------------------------------------------------------------------------
+
+
+def make_no_topics(client: Any) -> None:
+    """Hold a client to ``allow_auto_create_topics=False``: kafka-python takes the setting and forgets it, and with a
+    broker that makes topics by use a deleted one would come back."""
+    client._manager.cluster.config["allow_auto_create_topics"] = False
+
+
+def try_bootstrap(client: Any, timeout_s: float) -> list[Exception]:
+    """Connect, log in and ask for metadata once at each bootstrap broker until one answers; what stopped the others.
+
+    kafka-python's own bootstrap tries again for all of its time, and says in the end that time is over, not why.
+    """
+    manager = client._manager
+    brokers = manager.cluster.bootstrap_brokers()
+    give_up = time.monotonic() + timeout_s
+
+    async def attempt(broker: Any, attempt_ms: float) -> None:
+        node = broker.node_id
+        connection = manager.get_connection(
+            node,
+            timeout_ms=attempt_ms,
+            pop_on_close=False,
+            refresh_metadata_on_err=False,
+            reset_backoff_on_connect=False,
+        )
+        _read_last_words(connection)
+        try:
+            await manager.wait_for(connection.init_future, attempt_ms)
+            answer = manager.call_soon(manager.cluster.refresh_metadata, node)
+            await manager.wait_for(answer, attempt_ms)
+        finally:
+            manager._conns.pop(node, connection).close()
+            manager.reset_backoff(node)
+            manager._auth_failures.pop(node, None)
+
+    failures: list[Exception] = []
+    for place, broker in enumerate(brokers):
+        left_s = max(0.1, give_up - time.monotonic())
+        try:
+            manager.run(attempt, broker, 1000 * left_s / (len(brokers) - place))
+        except (errors.KafkaError, OSError) as error:
+            failures.append(error)
+        else:
+            return []
+    return failures
+
+
+def _read_last_words(connection: Any) -> None:
+    """Read what came before the end of a connection. A broker says why it refuses a login and hangs up; kafka-python
+    sees both at once, and drops the reason."""
+    made = connection.connection_made
+
+    def connection_made(transport: Any) -> None:
+        receive = transport._sock_recv
+
+        def data_before_end() -> tuple[bytes, Exception | None]:
+            data, error = receive()
+            return data, None if data else error  # the end is there to be read again
+
+        transport._sock_recv = data_before_end
+        made(transport)
+
+    connection.connection_made = connection_made
 
 
 # --- admin clients ------------------------------------------------------------------------------------

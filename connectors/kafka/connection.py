@@ -7,7 +7,7 @@ poll), a quiet logger (it prints whole batches), quick reconnects after a broker
 from __future__ import annotations
 
 import logging
-import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +15,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.net.compat import KafkaNetClient
 from kafka.serializer import Serializer
 
-from distrl.connectors.kafka.backdoor import TOMBSTONE
-from distrl.connectors.kafka.failure import translated
+from distrl.connectors.kafka.backdoor import TOMBSTONE, make_no_topics, try_bootstrap
+from distrl.connectors.kafka.failure import most_telling, translated
 from distrl.core.config import BusConfig
 from distrl.core.errors import ConfigError
 
@@ -42,7 +42,8 @@ class _Bytes(Serializer):  # type: ignore[misc]  # kafka-python has no types
 
 class Connection:
     """How to reach the brokers of one configuration. Opening raises ``BusUnavailableError`` when none answers,
-    ``BusError`` when they refuse the credentials."""
+    ``BusCredentialsError`` when they refuse the login or cannot be trusted, ``ConfigError`` for settings and files that
+    cannot be used."""
 
     def __init__(self, config: BusConfig, client_id: str) -> None:
         self.config = config
@@ -53,7 +54,7 @@ class Connection:
             logger.setLevel(logging.CRITICAL)
 
     def admin(self, *, bootstrap_s: float = BOOTSTRAP_S) -> Any:
-        """A ``KafkaAdminClient``. Raises ``BusUnavailableError``, ``BusError`` for refused credentials."""
+        """A ``KafkaAdminClient``."""
         return self._open(KafkaAdminClient, bootstrap_s=bootstrap_s, request_timeout_ms=10_000)
 
     def producer(self, *, attempt_s: float, fence: str | None = None, fence_s: float = 60.0) -> Any:
@@ -98,14 +99,19 @@ class Connection:
         opened: list[Any] = []
 
         def remember(**configuration: Any) -> Any:
-            opened.append(KafkaNetClient(**configuration))
-            return opened[-1]
+            client = KafkaNetClient(**configuration)
+            opened.append(client)
+            make_no_topics(client)
+            failures = try_bootstrap(client, bootstrap_s)
+            if failures:
+                raise most_telling(failures)
+            return client
 
+        common = self._common()
         with translated("connecting", self.brokers):
-            self._reach(bootstrap_s)
             try:
                 return kind(
-                    **self._common(),
+                    **common,
                     **settings,
                     bootstrap_timeout_ms=max(1, int(bootstrap_s * 1000)),
                     kafka_client=remember,
@@ -116,23 +122,12 @@ class Connection:
                     client.close()
                 raise
 
-    def _reach(self, timeout_s: float) -> None:
-        """Raise ``OSError`` if no broker accepts a connection: kafka-python would try for all of its time."""
-        failure: OSError | None = None
-        for broker in self.config.bootstrap:
-            host, _, port = broker.rpartition(":")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
-                return
-            except OSError as error:
-                failure = error
-            except ValueError:
-                raise ConfigError(f"bus.bootstrap: {broker!r} is not host:port") from None
-        if failure is not None:
-            raise failure
-
     def _common(self) -> dict[str, Any]:
         config = self.config
+        for broker in config.bootstrap:
+            host, _, port = broker.rpartition(":")
+            if not host or not port.isdecimal():
+                raise ConfigError(f"bus.bootstrap: {broker!r} is not host:port")
         settings: dict[str, Any] = {
             "bootstrap_servers": list(config.bootstrap),
             "client_id": self.client_id,
@@ -140,12 +135,52 @@ class Connection:
             "reconnect_backoff_ms": 50,
             "reconnect_backoff_max_ms": 1000,
         }
-        if config.ca_file is not None:
-            if not config.ca_file.is_file():
-                raise ConfigError(f"bus.ca_file: there is no file {config.ca_file}")
-            settings["ssl_cafile"] = str(config.ca_file)
+        if config.security_protocol.endswith("SSL"):
+            check_files(config)
+            for key, file in (
+                ("ssl_cafile", config.ca_file),
+                ("ssl_certfile", config.cert_file),
+                ("ssl_keyfile", config.key_file),
+            ):
+                settings[key] = None if file is None else str(file)
         if config.security_protocol.startswith("SASL"):
+            if not config.sasl_mechanism or not config.username:
+                raise ConfigError(
+                    f"bus.security_protocol is {config.security_protocol}: set bus.sasl_mechanism, bus.username and the "
+                    "environment variable DISTRL_BUS__PASSWORD"
+                )
             settings["sasl_mechanism"] = config.sasl_mechanism
             settings["sasl_plain_username"] = config.username
             settings["sasl_plain_password"] = config.password.get_secret_value()
         return settings
+
+
+def check_files(config: BusConfig) -> None:
+    """Raise ``ConfigError`` for a file of ``config`` that is not there, or is not what TLS needs there."""
+    for name, file in (("ca_file", config.ca_file), ("cert_file", config.cert_file), ("key_file", config.key_file)):
+        if file is not None and not file.is_file():
+            raise ConfigError(f"bus.{name}: there is no file {file}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if config.ca_file is not None:
+        try:
+            context.load_verify_locations(config.ca_file)
+        except OSError as error:
+            raise ConfigError(
+                f"bus.ca_file: {config.ca_file} holds no certificate in PEM ({_reason(error)})"
+            ) from error
+    if config.cert_file is None:
+        if config.key_file is not None:
+            raise ConfigError("bus.key_file is the private key of bus.cert_file, which is not set")
+        return
+    try:
+        # The password of an encrypted key must not be asked for on a terminal.
+        context.load_cert_chain(config.cert_file, config.key_file, password=lambda: "")
+    except OSError as error:
+        raise ConfigError(
+            f"bus.cert_file {config.cert_file} and bus.key_file {config.key_file or 'in it'} are no certificate in PEM "
+            f"with its private key, not encrypted ({_reason(error)})"
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    return getattr(error, "reason", None) or error.strerror or str(error)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from distrl.core.cli import option
+from distrl.core.cli import exit, option
+from distrl.core.errors import BusAuthorizationError, ConfigError
 
 if TYPE_CHECKING:
-    from distrl.core.contracts.bus import TopicSpec
+    from distrl.core.config import BusConfig
+    from distrl.core.runtime.topic import PlannedTopic
+
+COLUMNS = ("topic", "partitions", "state", "apply_would", "difference", "do")
 
 
 @click.group("topics")
@@ -23,11 +29,28 @@ def command() -> None:
 @option.config
 @option.name
 @option.overrides
+@click.option("--exit-code", is_flag=True, help="Exit 4, not 0, when `apply` would change or refuse something.")
+@click.option("--commands", is_flag=True, help="Print the lines with which an administrator of Kafka does the same.")
 @option.as_json
 @option.debug
-def plan(config: Path, name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Show what `apply` would do. Changes nothing."""
-    _topics(config, name, overrides, as_json=as_json, apply=False)
+def plan(
+    config: Path, name: str | None, overrides: tuple[str, ...], exit_code: bool, commands: bool, as_json: bool
+) -> int:
+    """Show what differs and what `apply` would do. Changes nothing."""
+    loaded = option.load(config, overrides, run__name=name)
+    from distrl.core.cli.session import bus_of
+    from distrl.core.runtime import topic
+
+    if commands:
+        _refuse_without_brokers(loaded.bus)
+    with bus_of(loaded) as bus:
+        planned = topic.plan(loaded, bus.admin())
+    if commands and not as_json:
+        for line in _commands(planned, loaded.bus).values():
+            click.echo(line)
+    else:
+        _show(planned, {}, loaded.bus, as_json=as_json)
+    return exit.FAILED if exit_code and any(topic.action for topic in planned) else exit.DONE
 
 
 @command.command("apply")
@@ -37,43 +60,71 @@ def plan(config: Path, name: str | None, overrides: tuple[str, ...], as_json: bo
 @option.as_json
 @option.debug
 def apply(config: Path, name: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Make the topics that are missing. Refuses to grow a keyed topic: its keys would move to other partitions."""
-    _topics(config, name, overrides, as_json=as_json, apply=True)
+    """Make missing topics and alter settings that differ; deletes nothing.
 
-
-def difference(declared: TopicSpec, present: TopicSpec | None) -> str:
-    """What stands between a declaration and the log: ``missing``, ``as declared``, or what differs."""
-    if present is None:
-        return "missing"
-    differs = [
-        f"{field} {getattr(present, field)}, declared {getattr(declared, field)}"
-        for field in ("partitions", "cleanup", "retention_ms", "max_record_bytes")
-        if getattr(present, field) != getattr(declared, field)
-    ]
-    return "; ".join(differs) or "as declared"
-
-
-def _topics(config: Path, name: str | None, overrides: tuple[str, ...], *, as_json: bool, apply: bool) -> None:
+    Refuses as a whole to change the number of partitions, where keys would move or records be lost, and of copies.
+    """
     loaded = option.load(config, overrides, run__name=name)
     from distrl.core.cli.session import bus_of
-    from distrl.core.cli.table import show
-    from distrl.core.runtime.topic import declared_topics
+    from distrl.core.runtime import topic
 
-    specs = declared_topics(loaded)
     with bus_of(loaded) as bus:
         admin = bus.admin()
-        present = admin.topics()
-        states = {spec.name: difference(spec, present.get(spec.name)) for spec in specs}
-        if apply:
-            states |= dict.fromkeys(admin.create(specs), "made")
-    rows = [
-        {
-            "topic": spec.name,
-            "partitions": spec.partitions,
-            "cleanup": spec.cleanup,
-            "retention_ms": spec.retention_ms,
-            "state": states[spec.name],
+        planned = topic.plan(loaded, admin)
+        denied = topic.apply(planned, admin)
+    _show(planned, denied, loaded.bus, as_json=as_json)
+    if denied:
+        if not as_json:
+            click.echo("\nAn administrator can do it:\n" + "\n".join(_commands(planned, loaded.bus, denied).values()))
+        first = next(iter(denied.values()))
+        raise BusAuthorizationError(
+            f"{len(denied)} of {len(planned)} topics could not be made or changed ({first.message}): have an "
+            "administrator run what `distrl topics plan --commands` prints"
+        )
+
+
+DONE = {"create": "made", "alter": "changed"}
+
+
+def _show(planned: Sequence[PlannedTopic], denied: Collection[str], bus: BusConfig, *, as_json: bool) -> None:
+    """``denied`` and what is done count after ``apply``; in a plan there is neither."""
+    from distrl.core.cli.table import show
+
+    applied = click.get_current_context().command is apply
+    commands = _commands(planned, bus) if bus.kind == "kafka" else {}
+
+    def row(topic: PlannedTopic) -> dict[str, Any]:
+        state: str = topic.state
+        if applied and topic.action:
+            state = "not allowed" if topic.name in denied else DONE[topic.action]
+        return {
+            "topic": topic.name,
+            "partitions": topic.spec.partitions if topic.spec else None,
+            "state": state,
+            "action": topic.action,
+            "apply_would": topic.action or None,
+            "difference": ", ".join(map(str, topic.differences)) or None,
+            "differences": [asdict(difference) for difference in topic.differences],
+            "do": topic.do or None,
+            "command": commands.get(topic.name),
         }
-        for spec in specs
-    ]
-    show(("topic", "partitions", "cleanup", "retention_ms", "state"), rows, as_json=as_json)
+
+    columns = [column for column in COLUMNS if not (applied and column == "apply_would")]
+    show(columns, [row(topic) for topic in planned], as_json=as_json)
+
+
+def _commands(planned: Sequence[PlannedTopic], bus: BusConfig, only: Collection[str] = ()) -> dict[str, str]:
+    """What an administrator runs, by topic."""
+    from distrl.connectors.kafka.command import alter_topic, create_topic
+
+    lines = {"create": create_topic, "alter": alter_topic}
+    return {
+        topic.name: lines[topic.action](bus, topic.spec)
+        for topic in planned
+        if topic.spec is not None and topic.action in lines and (not only or topic.name in only)
+    }
+
+
+def _refuse_without_brokers(bus: BusConfig) -> None:
+    if bus.kind != "kafka":
+        raise ConfigError("the embedded log has no administrator: `distrl topics apply` makes its topics")

@@ -36,10 +36,15 @@ class TopicName:
                 f"run name {self.run!r}: use lower-case letters, digits, '-' and '_', at most 63, starting with a letter or digit"
             )
 
+    @staticmethod
+    def prefix(run: str) -> str:
+        """What the names of a run's topics, and of its groups, begin with."""
+        return f"distrl.{run}."
+
     def __call__(self, topic: str) -> str:
         if topic not in ALL:
             raise ConfigError(f"no topic {topic!r} is declared; there are {', '.join(ALL)}")
-        return f"distrl.{self.run}.{topic}"
+        return self.prefix(self.run) + topic
 
 
 def run_topics(
@@ -48,12 +53,14 @@ def run_topics(
     partitions: int,
     replication: int,
     retention_ms: int | None,
+    retention_bytes: int | None = None,
     max_record_bytes: int,
 ) -> list[TopicSpec]:
     """The declarations of all topics of ``run``.
 
     ``partitions`` is that of the four keyed topics; the others have one. ``retention_ms`` must cover the
-    learner's buffer: what has left the log can no longer be read back after a restart.
+    learner's buffer: what has left the log can no longer be read back after a restart. ``retention_bytes`` bounds each
+    partition of the topics that are not compacted.
     """
     name = TopicName(run)
 
@@ -64,6 +71,7 @@ def run_topics(
             replication=replication,
             cleanup="compact" if compact else "delete",
             retention_ms=None if compact else retention,
+            retention_bytes=None if compact else retention_bytes,
             max_record_bytes=max_record_bytes + (DEAD_LETTER_BYTES if topic == "dead-letters" else 0),
         )
 

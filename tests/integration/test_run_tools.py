@@ -142,25 +142,6 @@ def test_a_tail_of_some_topics_reads_no_others(made: Place) -> None:
         assert tail.history.episodes == 0
 
 
-def test_topics_are_planned_then_made_then_there(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    def states(*arguments: str) -> set[str]:
-        assert run(place, "topics", *arguments, "--json") == 0
-        return {row["state"] for row in json.loads(capsys.readouterr().out)}
-
-    assert states("plan") == {"missing"}
-    assert place.bus.admin().topics() == {}
-    assert states("apply") == {"made"}
-    assert states("plan") == {"as declared"}
-    assert states("apply") == {"as declared"}
-
-
-def test_a_keyed_topic_is_not_grown(made: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(made, "topics", "plan", "--set", "bus.partitions=3") == 0
-    assert "partitions 2, declared 3" in " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert run(made, "topics", "apply", "--set", "bus.partitions=3") == 2
-    assert "[DISTRL-307]" in capsys.readouterr().err
-
-
 def test_weights_are_listed_and_pulled_verified(
     made: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
