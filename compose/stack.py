@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -192,7 +193,8 @@ def write(state: Path, servers: Sequence[Running]) -> None:
         for key, value in keys.items():
             text = json.dumps(value)  # strings and lists of strings are written alike in JSON and TOML
             toml.append(f"{key} = {text}")
-            env.append(f"export DISTRL_{section.upper()}__{key.upper()}='{text}'")
+            plain = value if isinstance(value, str) else text  # text is taken from the environment as it is there
+            env.append(f"export DISTRL_{section.upper()}__{key.upper()}={shlex.quote(plain)}")
         toml.append("")
     write_private(
         state / "stack.json", json.dumps({"servers": [asdict(server) for server in servers]}, indent=2) + "\n"

@@ -12,7 +12,8 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from types import UnionType
+from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -44,7 +45,9 @@ class RunConfig(Section):
         default=120.0, gt=0, description="a role that has waited this long for another one ends with an error"
     )
     hang_seconds: float = Field(
-        default=300.0, gt=0, description="a role whose loop has not come round for so long counts as hung (/health/live)"
+        default=300.0,
+        gt=0,
+        description="a role whose loop has not come round for so long counts as hung (/health/live)",
     )
     queue_age_seconds: float = Field(
         default=300.0, gt=0, description="a record that waits longer than this to be handled is warned of"
@@ -211,7 +214,7 @@ class EvaluatorConfig(Section):
     batch: int = Field(default=64, ge=1, description="trajectories a call")
     retry_attempts: int = Field(
         default=5,
-        ge=1,
+        ge=2,
         description="a record that fails with what may pass is tried at least so often before it is a dead letter",
     )
     retry_seconds: float = Field(
@@ -230,7 +233,7 @@ class PrioritizerConfig(Section):
     )
     retry_attempts: int = Field(
         default=5,
-        ge=1,
+        ge=2,
         description="a record that fails with what may pass is tried at least so often before it is a dead letter",
     )
     retry_seconds: float = Field(
@@ -250,7 +253,7 @@ class LearnerConfig(Section):
     )
     retry_attempts: int = Field(
         default=5,
-        ge=1,
+        ge=2,
         description="a record that fails with what may pass is tried at least so often before it is a dead letter",
     )
     retry_seconds: float = Field(
@@ -337,7 +340,8 @@ def load_config(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """Read a configuration. ``overrides`` are ``section.key=value`` with the value in TOML (a bare word is text).
+    """Read a configuration. ``overrides`` are ``section.key=value`` with the value in TOML; where text is wanted, so
+    is what is no text in TOML (a bare word, a number). A variable of the environment is taken as it is there, quotes too.
 
     Raises ``ConfigError`` for a missing or malformed file, an unknown key, a value of the wrong type.
     """
@@ -352,12 +356,15 @@ def load_config(
     for variable, text in sorted((os.environ if environment is None else environment).items()):
         if variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable:
             keys = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            _assign(table, keys, text, source=f"environment variable {variable}")
+            _assign(table, keys, text if _is_text(keys) else _value(text), source=f"environment variable {variable}")
     for override in overrides:
         name, separator, text = override.partition("=")
         if not separator:
             raise ConfigError(f"--set {override}: write it as SECTION.KEY=VALUE")
-        _assign(table, name.strip().split("."), text.strip(), source=f"--set {override}")
+        keys, value = name.strip().split("."), _value(text.strip())
+        if _is_text(keys) and not isinstance(value, str):
+            value = text.strip()
+        _assign(table, keys, value, source=f"--set {override}")
     return parse_config(table, source=str(path) if path else "the configuration")
 
 
@@ -391,11 +398,25 @@ def explain(error: ValidationError, model: type[BaseModel], *, prefix: str = "")
     return f"unknown key {name!r}; known are {', '.join(known) or 'none'}"
 
 
-def _assign(table: Table, keys: Sequence[str], text: str, *, source: str) -> None:
+def _value(text: str) -> Any:
+    """A value written in TOML; what is none is text."""
     try:
-        value: Any = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
-        value = text
+        return text
+
+
+def _is_text(keys: Sequence[str]) -> bool:
+    """Whether the setting of this name takes text: a password of digits is no number."""
+    kind: Any = Config
+    for key in keys:
+        field = getattr(kind, "model_fields", {}).get(key)
+        kind = field.annotation if field is not None else None
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return all(part in (str, SecretStr, Path, type(None)) or get_origin(part) is Literal for part in kinds)
+
+
+def _assign(table: Table, keys: Sequence[str], value: Any, *, source: str) -> None:
     *parents, last = keys
     for key in parents:
         table = table.setdefault(key, {})

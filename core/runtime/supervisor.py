@@ -435,7 +435,7 @@ def child_environment(config: Config) -> dict[str, str]:
     for section, keys in _secrets(config).items():
         for key, value in keys.items():
             if value:
-                environment[f"{ENVIRONMENT_PREFIX}{section.upper()}__{key.upper()}"] = json.dumps(value)
+                environment[f"{ENVIRONMENT_PREFIX}{section.upper()}__{key.upper()}"] = value
     environment[SUPERVISOR_PID] = str(os.getpid())
     environment.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each fight over the cores
     return environment
