@@ -172,4 +172,5 @@ def load_metadata(consumer: Any, timeout_s: float) -> None:
 def fenced(consumer: Any) -> bool:
     """Whether another member took this static member's name: kafka-python then stops its heartbeats and says nothing."""
     coordinator = consumer._coordinator
-    return coordinator.stable() and not coordinator.rejoining and not coordinator._heartbeat_enabled
+    with coordinator._lock:  # the network thread ends a join under it
+        return coordinator.stable() and not coordinator.rejoining and not coordinator._heartbeat_enabled

@@ -7,9 +7,9 @@ is a task of the network thread, and polls read on. Like ``backdoor``, this reac
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
+from kafka import errors
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.util import Timer
@@ -82,5 +82,10 @@ class GroupPoll:
 
     def _wait(self, timer: Any) -> None:
         left = LOOK_MS if timer.timeout_ms is None else min(timer.timeout_ms, LOOK_MS)
-        with contextlib.suppress(Exception):  # it is there for ``_settled`` to raise
+        try:
             self._consumer._net.run(self._consumer._manager.wait_for, self._joining, left)
+        except errors.KafkaTimeoutError:
+            return
+        except Exception:
+            if not self._joining.is_done:  # else it is there for ``_settled`` to raise
+                raise
