@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "init": "Write a commented configuration to start from.",
     "doctor": "Check packages, log, store and devices; say what to do.",
     "status": "Show nodes, lag, versions, and which side waits for which.",
+    "trace": "Follow one episode through all roles.",
     "evaluate": "Measure success on held-out tasks.",
     "weights": "List published weights or fetch one, verified.",
     "store": "Collect garbage in the object store, or show what is there.",
