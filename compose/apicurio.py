@@ -45,6 +45,7 @@ class RegistryServer(Server):
     """One registry. Schemas and ids that were acknowledged outlive ``kill`` and ``restart``."""
 
     name = "Apicurio Registry"
+    start_seconds = 120.0
 
     def __init__(self, state_dir: Path, *, port: int | None = None, detached: bool = False) -> None:
         super().__init__(state_dir, port=port, detached=detached)

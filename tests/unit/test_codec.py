@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from fastavro import parse_schema, schemaless_writer
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -35,8 +35,8 @@ from distrl.core.contracts.events import (
     WeightsUpdate,
 )
 from distrl.core.contracts.topic import ALL
-from distrl.core.errors import CodecError, InvalidEventError, UnknownSchemaError
-from distrl.schemas import Schema, all_schemas, latest, lock
+from distrl.core.errors import CodecError, ConfigError, InvalidEventError, RegistryUnavailableError, UnknownSchemaError
+from distrl.schemas import Schema, all_schemas, latest, load_schema, lock
 
 GOLDEN = Path(__file__).parent / "golden"
 CODEC = Codec()
@@ -175,6 +175,29 @@ def test_a_logical_type_of_a_foreign_writer_is_read_as_what_it_stands_for(kind: 
     assert Codec(Registry(definition)).decode(_write(plain, event), Reward) == event
 
 
+class Away(Registry):
+    """Does not answer."""
+
+    def schema(self, schema_id: int) -> Mapping[str, Any]:
+        raise RegistryUnavailableError("away")
+
+    def find(self, subject: str, text: str) -> int | None:
+        raise RegistryUnavailableError("away")
+
+
+def test_a_registry_that_is_away_makes_no_poison_of_what_it_alone_knows() -> None:
+    codec = Codec(Away({}))
+    assert codec.decode(golden("reward")) == golden_event(Reward), "committed ids need no registry"
+    for call in (
+        codec.prepare,
+        lambda: codec.encode(golden_event(Reward)),
+        lambda: codec.decode(HEADER.pack(0, 7) + b"x"),
+    ):
+        with pytest.raises(RegistryUnavailableError) as caught:
+            call()
+        assert caught.value.retriable
+
+
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
 def test_what_an_older_writer_did_not_know_gets_the_default_of_the_dataclass(kind: type[Any]) -> None:
     definition = latest(RECORDS[kind]).definition
@@ -189,6 +212,85 @@ def _write(definition: dict[str, Any], event: Event, **more: Any) -> bytes:
     body = BytesIO()
     schemaless_writer(body, parse_schema(definition), dataclasses.asdict(event) | more)
     return HEADER.pack(0, 7) + body.getvalue()
+
+
+PINNED = [schema for schema in all_schemas() if schema != latest(schema.record)]
+
+
+@pytest.mark.parametrize("pinned", PINNED, ids=lambda schema: f"{schema.record}-v{schema.version}")
+def test_a_pinned_version_is_written_as_its_readers_would_have_read_the_newest(pinned: Schema) -> None:
+    kind = next(kind for kind, record in RECORDS.items() if record == pinned.record)
+    newest = golden(pinned.record, latest(pinned.record).version)
+    codec = Codec(write_versions={pinned.record: pinned.version})
+    data = codec.encode(CODEC.decode(newest))
+    assert data[:5] == HEADER.pack(0, pinned.schema_id)
+    parsed = parse_schema(pinned.definition)
+    expected = schemaless_reader(BytesIO(newest[5:]), parse_schema(latest(pinned.record).definition), parsed)
+    assert schemaless_reader(BytesIO(data[5:]), parsed) == expected
+    # What it was written with before comes out of it byte by byte.
+    assert codec.encode(golden_event(kind, pinned.version)) == golden(pinned.record, pinned.version)
+    other = next(kind for kind in EVENT_TYPES if RECORDS[kind] not in {schema.record for schema in PINNED})
+    assert codec.encode(golden_event(other)) == golden(RECORDS[other])
+
+
+def test_a_symbol_that_a_pinned_version_lacks_becomes_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As readers of that version would take it, so that a newer role's name cannot stop a rolling upgrade."""
+    older = load_schema("node", 1)
+    definition = older.definition
+    role = next(field for field in definition["fields"] if field["name"] == "role")
+    role["type"]["symbols"].remove("learner")
+    monkeypatch.setattr(
+        "distrl.core.codec.load_schema", lambda *_: dataclasses.replace(older, text=json.dumps(definition))
+    )
+    codec = Codec(write_versions={"node": 1})
+    event = dataclasses.replace(golden_event(NodeStatus), role="learner")
+    read = schemaless_reader(BytesIO(codec.encode(event)[5:]), parse_schema(definition))
+    assert read["role"] == "supervisor"
+
+
+@pytest.mark.parametrize(
+    ("versions", "reason"),
+    [
+        ({"reward": 99}, "reward has no version 99; there is 1"),
+        ({"node": 0}, "node has no version 0; there is 1, 2"),
+        ({"banana": 1}, "no record 'banana'"),
+    ],
+)
+def test_only_committed_versions_can_be_pinned(versions: dict[str, int], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Codec(write_versions=versions)
+
+
+# --- the schema in the headers --------------------------------------------------------------------
+
+
+def test_an_id_in_the_headers_replaces_the_frame() -> None:
+    data = golden("reward")
+    other = ("ce_id", b"x")
+    assert CODEC.decode(data, Reward, (other,)) == golden_event(Reward)
+    assert CODEC.decode(data[5:], Reward, (other, ("__value_schema_id", data[:5]))) == golden_event(Reward)
+    assert CODEC.decode(data[5:], headers=(("apicurio.value.contentId", bytes(4) + data[1:5]),)) == golden_event(Reward)
+    with pytest.raises(UnknownSchemaError, match="00000000-0000-0000-0000-000000000007"):
+        CODEC.decode(data[5:], headers=(("__value_schema_id", b"\x01" + bytes(15) + b"\x07"),))
+    with pytest.raises(UnknownSchemaError, match="00000000-0000-0000-0000-000000000007"):
+        CODEC.decode(b"\x01" + bytes(15) + b"\x07" + data[5:])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("__value_schema_id", b""),
+        ("__value_schema_id", b"\x00\x00"),
+        ("__value_schema_id", golden("reward")[:5] + b"\x00"),
+        ("__value_schema_id", b"\x01" + bytes(15)),
+        ("__value_schema_id", b"\x02" + bytes(16)),
+        ("apicurio.value.contentId", bytes(4)),
+        ("apicurio.value.contentId", b"\xff" * 8),
+    ],
+)
+def test_a_header_that_names_no_schema_is_refused(header: tuple[str, bytes]) -> None:
+    with pytest.raises(CodecError):
+        CODEC.decode(golden("reward")[5:], headers=(header,))
 
 
 # --- what is refused ----------------------------------------------------------------------------
