@@ -17,7 +17,7 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka import errors
 from kafka.structs import OffsetAndMetadata
 
-from distrl.connectors.kafka.backdoor import call_on_loop, fenced, load_metadata
+from distrl.connectors.kafka.backdoor import call_on_loop, drop_assignment, fenced, load_metadata
 from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.failure import KafkaError, translated
 from distrl.connectors.kafka.group import GroupPoll, assignor
@@ -176,7 +176,7 @@ class KafkaLogConsumer:
         return now - self._away_since <= bound_s
 
     def ack(self, record: Record | RecordPosition) -> None:
-        mark = self._marks.get((record.topic, record.partition))
+        mark = self._marks.get((record.topic, record.partition))  # type: ignore[call-overload]  # equal, and made faster
         if mark is not None:
             mark.ack(record.offset)
 
@@ -295,6 +295,8 @@ class KafkaLogConsumer:
         if offsets:
             with contextlib.suppress(KafkaError):  # else they are read again; nothing is lost
                 await self._client.commit_async(_metadata(offsets))
+        if self._assignment == "together":
+            drop_assignment(self._client)
 
     async def _lost(self, partitions: Collection[TopicPartition]) -> None:
         if self._closed or not partitions:
