@@ -39,8 +39,17 @@ class S3Server(Server):
 
     name = "SeaweedFS"
 
-    def __init__(self, state_dir: Path, *, port: int | None = None, detached: bool = False) -> None:
-        """Takes over the ports and credentials that ``state_dir`` holds from before, unless ``port`` says otherwise."""
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        port: int | None = None,
+        detached: bool = False,
+        tls: tuple[Path, Path] | None = None,
+    ) -> None:
+        """Takes over the ports and credentials that ``state_dir`` holds from before, unless ``port`` says otherwise.
+        ``tls``: certificate and private key (PEM); it then speaks TLS alone."""
+        self._tls = tls
         self._ports = _kept_ports(state_dir) or _free_ports()
         super().__init__(state_dir, port=self._ports["s3"] if port is None else port, detached=detached)
         self._ports["s3"] = self.port
@@ -110,6 +119,7 @@ class S3Server(Server):
             "-s3.port.lance=0",
             "-s3.iam=false",
             "-s3.autoCreateBucket=false",
+            *(() if self._tls is None else (f"-s3.cert.file={self._tls[0]}", f"-s3.key.file={self._tls[1]}")),
         ]
 
     def answers(self) -> bool:
@@ -133,9 +143,11 @@ class S3Server(Server):
             Path(f"/tmp/seaweedfs-{part}-grpc-{self._ports[f'{part}.grpc']}.sock").unlink(missing_ok=True)
 
 
-def start_s3(state_dir: Path, *, port: int | None = None, detached: bool = False) -> S3Server:
+def start_s3(
+    state_dir: Path, *, port: int | None = None, detached: bool = False, tls: tuple[Path, Path] | None = None
+) -> S3Server:
     """An S3 server that answers. ``state_dir`` holds all that it keeps. Raises ``ServerError``."""
-    return S3Server(state_dir, port=port, detached=detached).start()
+    return S3Server(state_dir, port=port, detached=detached, tls=tls).start()
 
 
 def _weed() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import ssl
 import threading
 import uuid
 from base64 import b64encode
@@ -82,6 +83,11 @@ class S3Store(BlobReader):
         Connects to nothing yet. Raises ``ConfigError`` for what cannot be an endpoint, bucket or certificate file."""
         if ca_file is not None and not ca_file.is_file():
             raise ConfigError(f"store.ca_file: there is no file {ca_file}")
+        try:
+            if ca_file is not None:
+                ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise ConfigError(f"store.ca_file: {ca_file} holds no certificate in PEM") from error
         self._endpoint = endpoint
         self._bucket = bucket
         self._region = region

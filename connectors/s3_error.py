@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ssl import SSLCertVerificationError
 from xml.etree.ElementTree import ParseError
 
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
@@ -69,6 +70,12 @@ def s3_errors(store: object, action: str) -> Iterator[None]:
     except InvalidResponseError as error:
         raise _of_status(store, action, error._code) from error
     except SSLError as error:
+        untrusted = _untrusted(error)
+        if untrusted is not None:
+            raise StoreCredentialsError(
+                f"cannot {action}: the certificate of {store} cannot be trusted ({untrusted}); check that store.ca_file is "
+                "the authority that signed it and that it was issued for the host of store.endpoint"
+            ) from error
         raise StoreError(
             f"cannot {action}: TLS with {store} failed ({error}); see store.secure and store.ca_file"
         ) from error
@@ -76,6 +83,16 @@ def s3_errors(store: object, action: str) -> Iterator[None]:
         raise StoreUnavailableError(f"cannot {action}: {store} cannot be reached: {error}") from error
     except (MinioException, ParseError, ValueError) as error:
         raise StoreError(f"cannot {action}: {store} does not answer as an S3 server does: {error}") from error
+
+
+def _untrusted(error: BaseException | None) -> str | None:
+    """Why a certificate does not verify; ``None`` if TLS failed otherwise."""
+    while error is not None:
+        for candidate in (error, *error.args):
+            if isinstance(candidate, SSLCertVerificationError):
+                return candidate.verify_message.rstrip(".")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def answer_error(response: BaseHTTPResponse) -> MinioException:
@@ -107,4 +124,6 @@ def _of_status(store: object, action: str, status: int) -> StoreError:
         return StoreUnavailableError(text)
     if status in (401, 403):
         return StoreCredentialsError(f"{text}; see store.access_key and store.secret_key")
+    if status == 400:
+        text += "; it may want TLS (store.secure), or be no S3 server"
     return StoreError(text)

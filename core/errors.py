@@ -248,7 +248,7 @@ class StoreFullError(StoreError):
 
 
 class StoreCredentialsError(StoreError):
-    """The object store refused the credentials."""
+    """The object store refused the credentials, or what it says of itself cannot be trusted (TLS)."""
 
     code = "DISTRL-407"
     exit_code = 3
