@@ -1,4 +1,4 @@
-"""All that reaches behind kafka-python's public surface, with the reason. Used in this package.
+"""What reaches behind kafka-python's public surface, with the reason. Used in this package; ``feed`` does so for records.
 
 Each function works around something that would otherwise wait without an end, or be lost; the tests of the contract
 and of faults fail when a release of kafka-python moves what is used here.
@@ -14,10 +14,6 @@ from typing import Any, NamedTuple
 from kafka import errors
 from kafka.admin import ConfigResourceType
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-
-TOMBSTONE = object()
-"""Stands for no value until kafka-python has checked that key or value is there (``connection``'s serializer)."""
-
 
 class Holder(NamedTuple):
     """Who may write under a fence: what the broker knows a transactional producer by."""
@@ -129,13 +125,6 @@ def change_topic_settings(client: Any, changes: Mapping[str, Mapping[str, str]])
 # --- producers ----------------------------------------------------------------------------------------
 
 
-def hand_over(
-    producer: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, **settings: Any
-) -> Any:
-    """``KafkaProducer.send`` that takes records without key and value too."""
-    return producer.send(topic, TOMBSTONE if value is None else value, key=key, partition=partition, **settings)
-
-
 def discard(producer: Any) -> None:
     """Throw a producer away with all that it holds; a public ``close`` would first wait for what is stuck."""
     producer._sender.force_close()
@@ -167,6 +156,12 @@ def call_on_loop(consumer: Any, action: Callable[[], object]) -> None:
 def load_metadata(consumer: Any, timeout_s: float) -> None:
     """Wait until the consumer knows its topics. A member that joins earlier and leads its group gives out nothing."""
     consumer._net.run(consumer._manager.wait_for, consumer._cluster.request_update(), timeout_s * 1000)
+
+
+def drop_assignment(consumer: Any) -> None:
+    """Call when a rebalance takes everything. kafka-python goes on where it stood with what comes back, so what was delivered and
+    not acknowledged would be passed over; with nothing left, it asks for what is committed (as the Java client does)."""
+    consumer._subscription.assign_from_subscribed([])
 
 
 def fenced(consumer: Any) -> bool:

@@ -232,6 +232,34 @@ class GroupContract:
         assert sum(bus_factory().admin().group_offsets(group).values()) == sent
 
     @BOTH
+    def test_what_is_taken_away_unacknowledged_is_delivered_again_and_nothing_else(
+        self, bus_factory: BusFactory, topics: TopicFactory, group: str, assignment: Assignment
+    ) -> None:
+        topic = topics(4)
+        revoked: set[TopicPartition] = set()
+        bus = bus_factory()
+        with bus.producer() as producer:
+            for index in range(4):
+                send_all(producer, topic, [b"v"] * 3, partition=index)
+        with bus.consumer([topic], group=group, assignment=assignment, on_revoke=revoked.update) as first:
+            for record in collect(first, 12, ack=False):
+                if record.offset == 0:
+                    first.ack(record)
+            with bus_factory().consumer([topic], group=group, assignment=assignment) as second:
+                again = poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 2)
+                members = (first, second)
+                assert revoked >= second.assignment()
+                deadline = time.monotonic() + WAIT_S
+                while len(again[0]) + len(again[1]) < 2 * len(revoked):
+                    assert time.monotonic() < deadline, again
+                    for index, member in enumerate(members):
+                        again[index] += member.poll(0.1)
+                for index, member in enumerate(members):
+                    again[index] += quiet(member)
+                    due = {(p, offset) for p in revoked & member.assignment() for offset in (1, 2)}
+                    assert sorted((r.topic_partition, r.offset) for r in again[index]) == sorted(due)
+
+    @BOTH
     def test_static_member_that_returns_amid_a_join_leaves_nothing_unread(
         self,
         bus_factory: BusFactory,
