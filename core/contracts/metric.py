@@ -248,7 +248,7 @@ RUN_METRICS = (
     Metric("", "distrl_run_evaluated_total", "counter", "", "Those of them that have a verdict"),
     Metric("", "distrl_run_ingested_total", "counter", "", "Those of them that the learner has ingested"),
     Metric("", "distrl_run_aborted_total", "counter", "", "Distinct trajectories that a device cut short"),
-    Metric("", "distrl_run_dead_letters_total", "counter", "", "Records in the dead letters"),
+    Metric("", "distrl_run_dead_letters", "gauge", "", "Records in the dead letters"),
     Metric("", "distrl_run_weights_version", "gauge", "", "Newest version of the weights"),
     Metric("", "distrl_run_success_ratio", "gauge", "", "Success over the last 200 judged episodes of the policy"),
     Metric("", "distrl_run_staleness_versions", "gauge", "", "Mean lag of ingested trajectories, in versions"),

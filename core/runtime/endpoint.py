@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import socket
 import threading
 import time
@@ -37,6 +38,12 @@ class Answer:
     body: bytes
     media_type: str = "text/plain; charset=utf-8"
     status: int = HTTPStatus.OK
+
+
+def json_answer(document: Mapping[str, Any], *, ok: bool) -> Answer:
+    """A JSON document, with 200 or, if not ``ok``, 503."""
+    status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
+    return Answer(json.dumps(document, indent=2).encode() + b"\n", "application/json", status)
 
 
 Route = Callable[[str], Answer]

@@ -6,12 +6,10 @@ it hangs, no longer can.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import structlog
@@ -19,7 +17,7 @@ import structlog
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import DistrlError
 from distrl.core.runtime.activity import Activity
-from distrl.core.runtime.endpoint import Answer, Route
+from distrl.core.runtime.endpoint import Answer, Route, json_answer
 from distrl.core.runtime.view import NodeView
 from distrl.core.runtime.watchdog import Missing
 
@@ -208,7 +206,7 @@ def live_route(health: Health) -> Route:
 
     def answer(_accept: str) -> Answer:
         check = health.live()
-        return _json({"live": check.ok, "detail": check.detail}, ok=check.ok)
+        return json_answer({"live": check.ok, "detail": check.detail}, ok=check.ok)
 
     return answer
 
@@ -221,11 +219,6 @@ def ready_route(health: Health) -> Route:
         ready = all(check.ok for check in checks.values())
         missing = [{"side": item.side, "words": item.words} for item in health.missing]
         listed = {name: {"ok": check.ok, "detail": check.detail} for name, check in checks.items()}
-        return _json({"ready": ready, "checks": listed, "missing": missing}, ok=ready)
+        return json_answer({"ready": ready, "checks": listed, "missing": missing}, ok=ready)
 
     return answer
-
-
-def _json(document: dict[str, Any], *, ok: bool) -> Answer:
-    status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
-    return Answer(json.dumps(document, indent=2).encode() + b"\n", "application/json", status)

@@ -37,6 +37,7 @@ from distrl.core.runtime.process import NodeProcess
 from distrl.core.runtime.progress import NodeLine, Phase, Progress
 from distrl.core.runtime.rate import EvaluationResult, Rate
 from distrl.core.runtime.report import write_report
+from distrl.core.runtime.run_endpoint import RunEndpoint
 from distrl.core.runtime.summary import Summary, make_summary, write_summary
 from distrl.core.runtime.tail import RunTail
 from distrl.core.runtime.topic import declared_topics
@@ -113,7 +114,8 @@ class Supervisor:
         self._started = clock.monotonic()
         self._stop = threading.Event()
         self._phase: Phase = "starting"
-        self._tail = RunTail(bus, open_codec(config, clock=clock), config.run.name, evaluator=config.training_evaluator)
+        codec = open_codec(config, clock=clock)
+        self._tail = RunTail(bus, codec, config.run.name, evaluator=config.training_evaluator, clock=clock)
         stack.callback(self._tail.close)
         self._history = self._tail.history
         self._unsent = False
@@ -121,6 +123,18 @@ class Supervisor:
         self._behind = True
         """Whether the log held more than was read, at the last look."""
         self._watchdog = Watchdog(clock, bound_s=config.run.watchdog_seconds)
+        # Its nodes end their own waits with an error; a policy that is long in the making is none.
+        self._start_watchdog = Watchdog(clock, bound_s=config.run.watchdog_seconds, ends=False)
+        # A fixed port is the supervisor's own: nodes of one machine cannot share it, so they take free ones.
+        self._endpoint = RunEndpoint(
+            config.run.http_host,
+            config.run.http_port,
+            self._directory,
+            run=config.run.name,
+            clock=clock,
+            hang_s=config.run.hang_seconds,
+        )
+        stack.enter_context(self._endpoint)
         self._earlier_seconds = _earlier_seconds(self._directory / "summary.json")
         environment = child_environment(config)
         config_file = self._directory / "config.toml"
@@ -129,7 +143,7 @@ class Supervisor:
             return NodeProcess(
                 node_id=name,
                 role=role,
-                arguments=["--role", role, "--config", str(config_file), *extra],
+                arguments=["--role", role, "--config", str(config_file), "--set", "run.http_port=0", *extra],
                 output=self._directory / "logs" / f"{name}.out",
                 environment=environment,
                 clock=clock,
@@ -182,6 +196,8 @@ class Supervisor:
                 # The clock of the budget starts when there is a policy: what comes before is starting processes.
                 begun = self._clock.monotonic()
                 self._phase = "training"
+            elif begun is None:
+                self._start_watchdog.hungry(lambda: Missing("weights", f"no weights have come: {self._learner_does()}"))
             spent = self._spent(0.0 if begun is None else self._clock.monotonic() - begun)
             self._tell(spent)
             if spent is not None and spent >= 1.0:
@@ -226,6 +242,7 @@ class Supervisor:
             if self._clock.monotonic() > deadline:
                 log.error(
                     "the drain did not end in time",
+                    missing=self._unfinished(),
                     collected=total.collected,
                     evaluated=total.evaluated,
                     ingested=total.ingested,
@@ -295,7 +312,7 @@ class Supervisor:
         self._tell(1.0)
         if not drained:
             raise RunFailedError(
-                f"the drain did not end within {self._config.budget.drain_seconds:.0f} s: collected {summary['collected']}, "
+                f"the drain did not end within {self._config.budget.drain_seconds:.0f} s ({self._unfinished()}): collected {summary['collected']}, "
                 f"evaluated {summary['evaluated']}, ingested {summary['ingested']}, dead letters {summary['dead_letters']}"
             )
         return summary
@@ -367,6 +384,23 @@ class Supervisor:
         else:
             self._watchdog.fed()
 
+    def _learner_does(self) -> str:
+        """What the learner does, for a message."""
+        [learner] = self._learner
+        record = self._history.nodes.get(learner.node_id)
+        if record is None or not self._tail.signs.is_alive(learner.node_id):
+            return f"{learner.node_id} shows no sign of life; see {learner.output}"
+        return f"{learner.node_id} is {record.status.state}"
+
+    def _unfinished(self) -> str:
+        """Which side a drain still waits for."""
+        total = self._history.total
+        if total.evaluated < total.collected:
+            return f"{total.collected - total.evaluated} trajectories wait for the evaluators"
+        if total.ingested < total.collected:
+            return f"{total.collected - total.ingested} trajectories wait for the learner"
+        return "episodes stay in an outbox" if self._unsent else "the log holds more than was read"
+
     def _tell(self, spent: float | None) -> None:
         history = self._history
         signs = {name: record.status for name, record in history.nodes.items()}
@@ -384,25 +418,25 @@ class Supervisor:
                 )
             )
         total = history.total
-        self._on_progress(
-            Progress(
-                phase=self._phase,
-                seconds=self._clock.monotonic() - self._started,
-                budget_fraction=None if spent is None else min(spent, 1.0),
-                episodes=history.episodes,
-                aborted=total.aborted,
-                success=history.recent_success,
-                success_by_kind=history.recent_success_by_kind,
-                version=history.newest.version if history.newest else 0,
-                versions=history.weight_versions,
-                staleness_mean=history.staleness_mean,
-                collected=total.collected,
-                evaluated=total.evaluated,
-                ingested=total.ingested,
-                lag=history.lag(),
-                nodes=tuple(lines),
-            )
+        progress = Progress(
+            phase=self._phase,
+            seconds=self._clock.monotonic() - self._started,
+            budget_fraction=None if spent is None else min(spent, 1.0),
+            episodes=history.episodes,
+            aborted=total.aborted,
+            success=history.recent_success,
+            success_by_kind=history.recent_success_by_kind,
+            version=history.newest.version if history.newest else 0,
+            versions=history.weight_versions,
+            staleness_mean=history.staleness_mean,
+            collected=total.collected,
+            evaluated=total.evaluated,
+            ingested=total.ingested,
+            lag=history.lag(),
+            nodes=tuple(lines),
         )
+        self._endpoint.tell(progress, self.nodes, history, self._tail.signs)
+        self._on_progress(progress)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
