@@ -19,11 +19,12 @@ COMMANDS: dict[str, str] = {
     "evaluate": "Measure success on held-out tasks.",
     "weights": "List published weights or fetch one, verified.",
     "store": "Collect garbage in the object store, or show what is there.",
+    "dead-letters": "List, show or send back what could not be handled.",
     "topics": "Show or make the difference between declared topics and the log's.",
     "schemas": "Check, register, or describe the event schemas.",
     "plugins": "List plugins, or show one with its hooks and options.",
 }
-"""Each lives in ``core.cli.<name>`` as ``command``; this text stands in for it until it is called."""
+"""Each lives in ``core.cli.<name>`` (``-`` becomes ``_``) as ``command``; this text stands in for it until it is called."""
 
 
 class LazyGroup(click.Group):
@@ -35,7 +36,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"distrl.core.cli.{cmd_name}").command
+        command = importlib.import_module(f"distrl.core.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

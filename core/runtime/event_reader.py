@@ -24,7 +24,7 @@ from distrl.core.runtime.worker import Worker
 
 log = structlog.get_logger(__name__)
 ATTEND_S = 1.0
-"""Work that takes longer is attended: until then the consumer is left alone."""
+"""Seconds after a poll from which on work is attended: until then the consumer is left alone."""
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ class EventReader:
         self._retries = retries
         self._early: list[Record] = []
         """Came while nothing was asked for: from partitions that were assigned meanwhile."""
+        self._polled = clock.monotonic()
         self._lag_due = 0.0
 
     def poll(self, timeout_s: float, max_records: int = 500) -> list[Received[Event]]:
@@ -169,7 +170,8 @@ class EventReader:
         the results go out all the same, readers recognise them by their ids, and acknowledging them has no effect here.
         """
         future = worker.submit(work)
-        wait([future], ATTEND_S)
+        # Not ATTEND_S from now: a batch may be many short pieces of work.
+        wait([future], max(self._polled + ATTEND_S - self._clock.monotonic(), 0.0))
         attending = True
         while not future.done():
             if attending:
@@ -202,7 +204,9 @@ class EventReader:
             mine = self.consumer.assignment()
             self.consumer.resume((former - paused) & mine)
             self.consumer.pause((paused - former) & mine)
-        return self.consumer.poll(timeout_s, max_records)
+        records = self.consumer.poll(timeout_s, max_records)
+        self._polled = self._clock.monotonic()
+        return records
 
     def _note_lag(self) -> None:
         now = self._clock.monotonic()

@@ -112,9 +112,10 @@ class RunHistory:
         self.versions: list[Version] = []
         """Distinct versions, in the order in which they were announced."""
         self.newest: WeightsUpdate | None = None
-        self.dead_letters = 0
-        self.refused: set[bytes] = set()
-        """Keys of the trajectories that lie in the dead letters, whoever refused them."""
+        self._letters: dict[str, bytes | None] = {}
+        """Dead letters that were not sent back, by id; with the key of the trajectory, if they hold one."""
+        self._redriven: set[str] = set()
+        """Ids of those that were."""
         self.errors: deque[ErrorLine] = deque(maxlen=_ERRORS_KEPT)
         self.undecodable = 0
         """Records that this reader could not decode."""
@@ -158,10 +159,9 @@ class RunHistory:
                 if self._is_new(event.envelope.event_id):
                     self._metrics(event)
             case DeadLetter():
-                if topic == "dead-letters" and self._is_new(event.envelope.event_id):
-                    self.dead_letters += 1
-                    if event.topic.endswith(".trajectories") and event.key is not None:
-                        self.refused.add(event.key)
+                letter_id = event.envelope.event_id
+                if topic == "dead-letters" and letter_id not in self._letters and letter_id not in self._redriven:
+                    self._letters[letter_id] = event.key if event.topic.endswith(".trajectories") else None
                     self.errors.append(ErrorLine(timestamp_ms, event.envelope.node, event.code, event.message))
             case _:
                 pass  # priorities tell nothing that is reported
@@ -170,6 +170,11 @@ class RunHistory:
         """A tombstone on ``nodes``."""
         if node in self.nodes:
             self.nodes[node].left = True
+
+    def redriven(self, letter_id: str) -> None:
+        """A dead letter was sent back: it is no longer one. If its record fails again, that makes a new one."""
+        self._letters.pop(letter_id, None)
+        self._redriven.add(letter_id)
 
     # --- counts -----------------------------------------------------------------------------------
 
@@ -186,6 +191,16 @@ class RunHistory:
     def episodes(self) -> int:
         """Finished episodes of the policy: aborted ones are not among them."""
         return self.table.by_origin["policy"].collected
+
+    @property
+    def dead_letters(self) -> int:
+        """Letters that lie there now: those that were sent back are not among them."""
+        return len(self._letters)
+
+    @property
+    def refused(self) -> set[bytes]:
+        """Keys of the trajectories that lie in the dead letters now, whoever refused them."""
+        return {key for key in self._letters.values() if key is not None}
 
     @property
     def duplicates_dropped(self) -> int:

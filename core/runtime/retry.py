@@ -121,7 +121,7 @@ class Retries:
             held.blamed += 1
             held.blamed_s += now - held.failed_at
         held.failed_at, held.successes = now, self._successes
-        if held.blamed + 1 >= self._attempts and held.blamed_s >= self._patience:
+        if held.blamed and held.blamed + 1 >= self._attempts and held.blamed_s >= self._patience:
             self._remove(held)
             return held.tries
         held.out = False

@@ -14,13 +14,14 @@ from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Event, NodeStatus
 from distrl.core.contracts.topic import ALL, TopicName
 from distrl.core.errors import CodecError, RegistryUnavailableError
+from distrl.core.runtime.dead_letter import read_marker
 from distrl.core.runtime.history import RunHistory
 from distrl.core.runtime.liveness import Signs
 
 # `weights` tells all that its compacted copy does, and a priority changes nothing that a history shows.
 DEFAULT_TOPICS = tuple(topic for topic in ALL if topic not in ("weights-latest", "priorities"))
-STATUS_TOPICS = ("weights", "nodes", "metrics")
-"""Enough for who is alive, lag, waits and versions; spares reading every trajectory."""
+STATUS_TOPICS = ("weights", "nodes", "metrics", "dead-letters")
+"""Enough for who is alive, lag, waits, versions and what could not be handled; spares reading every trajectory."""
 _BATCH = 500
 
 
@@ -106,6 +107,8 @@ class RunTail:
                 with contextlib.suppress(UnicodeDecodeError):
                     self.history.node_left(record.key.decode())
                     self.signs.left(record.key.decode())
+            elif topic == "dead-letters" and (marker := read_marker(record)) is not None:
+                self.history.redriven(marker.letter_id)
             return
         try:
             event = self._codec.decode(record.value, headers=record.headers)
