@@ -23,7 +23,15 @@ from distrl.plugins.spec import ObserveSpec, RegisterSpec
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES: dict[str, Callable[[], str]] = runpy.run_path(str(ROOT / "tools" / "reference.py"))["PAGES"]
-GUIDES = ("README.md", "docs/running.md", "docs/architecture.md", "docs/topics.md", "docs/schemas.md", "docs/metrics.md")
+GUIDES = (
+    "README.md",
+    "docs/running.md",
+    "docs/architecture.md",
+    "docs/topics.md",
+    "docs/schemas.md",
+    "docs/metrics.md",
+    "docs/tracing.md",
+)
 
 
 def headings(page: str) -> set[str]:
