@@ -1,4 +1,4 @@
-"""All that reaches behind kafka-python's public surface, with the reason. Used in this package.
+"""What reaches behind kafka-python's public surface, with the reason. Used in this package; ``feed`` does so for records.
 
 Each function works around something that would otherwise wait without an end, or be lost; the tests of the contract
 and of faults fail when a release of kafka-python moves what is used here.
@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 from kafka import errors
 from kafka.admin import ConfigResourceType
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
-
-TOMBSTONE = object()
-"""Stands for no value until kafka-python has checked that key or value is there (``connection``'s serializer)."""
 
 
 class Holder(NamedTuple):
@@ -127,13 +124,6 @@ def change_topic_settings(client: Any, changes: Mapping[str, Mapping[str, str]])
 
 
 # --- producers ----------------------------------------------------------------------------------------
-
-
-def hand_over(
-    producer: Any, topic: str, partition: int, key: bytes | None, value: bytes | None, **settings: Any
-) -> Any:
-    """``KafkaProducer.send`` that takes records without key and value too."""
-    return producer.send(topic, TOMBSTONE if value is None else value, key=key, partition=partition, **settings)
 
 
 def discard(producer: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from distrl.connectors.kafka.admin import KafkaAdmin
+from distrl.connectors.kafka.compression import require
 from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.consumer import KafkaLogConsumer
 from distrl.connectors.kafka.delivery import Intake
@@ -30,6 +31,7 @@ class KafkaBus:
     """
 
     def __init__(self, config: BusConfig, *, clock: Clock, client_id: str) -> None:
+        require(config.compression)
         self._config = config
         self._clock = clock
         self._connection = Connection(config, client_id)

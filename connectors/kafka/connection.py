@@ -13,9 +13,8 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.net.compat import KafkaNetClient
-from kafka.serializer import Serializer
 
-from distrl.connectors.kafka.backdoor import TOMBSTONE, make_no_topics, try_bootstrap
+from distrl.connectors.kafka.backdoor import make_no_topics, try_bootstrap
 from distrl.connectors.kafka.failure import most_telling, translated
 from distrl.core.config import BusConfig
 from distrl.core.errors import ConfigError
@@ -31,13 +30,6 @@ FETCH_WAIT_MS = 100
 """Longest time the broker holds an empty fetch. A record that arrives is answered at once; this bounds how long another
 partition, resumed or sought meanwhile, waits for its turn."""
 FOREVER_MS = 7 * 24 * 3_600_000
-
-
-class _Bytes(Serializer):  # type: ignore[misc]  # kafka-python has no types
-    """Bytes as they are. Turns ``TOMBSTONE`` into no value after kafka-python has checked that key or value is there."""
-
-    def serialize(self, _topic: str, _headers: object, data: object) -> object:
-        return None if data is TOMBSTONE else data
 
 
 class Connection:
@@ -63,13 +55,15 @@ class Connection:
         A batch never expires inside it: that would wedge it and break the order. Who uses it watches the time.
         """
         extra: dict[str, Any] = {}
+        if self.config.compression not in ("auto", "none"):
+            # Of batches that kafka-python makes itself, when one was too large; ``feed`` chooses for all others.
+            extra["compression_type"] = self.config.compression
         if fence is not None:
-            extra = {"transactional_id": fence, "transaction_timeout_ms": int(fence_s * 1000)}
+            extra |= {"transactional_id": fence, "transaction_timeout_ms": int(fence_s * 1000)}
         return self._open(
             KafkaProducer,
             acks="all",
             enable_idempotence=True,
-            value_serializer=_Bytes(),
             batch_size=min(BATCH_BYTES, self.config.max_record_bytes),
             linger_ms=LINGER_MS,
             max_request_size=REQUEST_BYTES,

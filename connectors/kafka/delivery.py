@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Sequence
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from distrl.connectors.kafka.backdoor import hand_over
 from distrl.connectors.kafka.catalog import Catalog
 from distrl.connectors.kafka.connection import REQUEST_BYTES
+from distrl.connectors.kafka.receipt import Receipt, resolve
 from distrl.connectors.partitioner import partition_of
 from distrl.core.config import BusConfig
 from distrl.core.contracts.bus import Headers, RecordPosition
@@ -34,22 +33,16 @@ _LOOK_S = 0.5
 """A waiting sender looks at the injected clock this often, seconds."""
 
 
-class _Sent(Future[RecordPosition]):
-    def cancel(self) -> bool:
-        """A sender cannot take back what may be written already."""
-        return False
-
-
 class Delivery:
     """One record from ``send`` to its acknowledgement."""
 
     __slots__ = (
         "attempt",
         "deadline",
-        "future",
         "headers",
         "key",
         "partition",
+        "receipt",
         "size",
         "timestamp_ms",
         "topic",
@@ -79,19 +72,8 @@ class Delivery:
         """Reading of ``Clock.monotonic`` at which it has failed."""
         self.attempt = 0
         """Number of the client that it was last handed to; 0 before the first."""
-        self.future: Future[RecordPosition] = _Sent()
-
-    def hand_over(self, client: Any) -> Any:
-        """Give it to a ``KafkaProducer``; returns that one's future."""
-        return hand_over(
-            client,
-            self.topic,
-            self.partition,
-            self.key,
-            self.value,
-            headers=list(self.headers),
-            timestamp_ms=self.timestamp_ms,
-        )
+        self.receipt = Receipt()
+        """The sender's future."""
 
 
 class Intake:
@@ -99,12 +81,17 @@ class Intake:
 
     def __init__(self, catalog: Catalog, config: BusConfig, clock: Clock) -> None:
         self._catalog = catalog
-        self._config = config
+        self._max_records = config.in_flight_records
+        self._max_bytes = config.in_flight_bytes
+        self._send_s = config.send_seconds
+        self._delivery_s = config.delivery_seconds
         self._clock = clock
         self._turn = itertools.count()
         self._room = threading.Condition()
         self._records = 0
         self._bytes = 0
+        self._unsettled = 0
+        """Records whose senders do not know their outcome yet."""
         self._waiting = 0
 
     def admit(
@@ -119,83 +106,97 @@ class Intake:
         """Check a record and wait for room. Raises as ``Producer.send`` does."""
         known = self._catalog.topic(topic)
         if partition is None:
-            partition = (
-                next(self._turn) % known.partitions if key is None else partition_of(bytes(key), known.partitions)
-            )
+            partition = next(self._turn) % known.partitions if key is None else partition_of(key, known.partitions)
         elif not 0 <= partition < known.partitions:
             raise BusError(f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {partition}")
-        limit = min(known.max_record_bytes, REQUEST_BYTES)
-        size = _OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-        if headers:
-            size += sum(2 * _VARINT_BYTES + len(name.encode()) + len(data) for name, data in headers)
-        if size > limit:
-            size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, list(headers)))
-        if size > limit:  # what is known may be old: look again before a record is refused
-            self._catalog.forget([topic])
-            limit = min(self._catalog.topic(topic).max_record_bytes, REQUEST_BYTES)
-        if size > limit:
-            raise RecordTooLargeError(
-                f"a record of {size} bytes does not fit into topic {topic!r} ({limit} bytes); put large artefacts into the store"
-            )
+        size = _OVERHEAD_BYTES
+        for data in (key, value):
+            if data is not None:
+                if type(data) is not bytes:
+                    raise TypeError(f"keys and values are bytes, not {type(data).__name__}")
+                size += len(data)
+        for name, data in headers:
+            if type(data) is not bytes:
+                raise TypeError(f"headers are bytes, not {type(data).__name__}")
+            size += 2 * _VARINT_BYTES + len(name.encode()) + len(data)
+        if size > known.max_record_bytes or size > REQUEST_BYTES:
+            size = self._exact(topic, key, value, headers)
         self._wait_for_room(size)
-        now = self._clock.monotonic()
-        stamp = self._clock.time_ms() if timestamp_ms is None else timestamp_ms
-        return Delivery(topic, partition, key, value, headers, stamp, size, now + self._config.delivery_seconds)
+        stamp = self._clock.time_ms() if timestamp_ms is None else int(timestamp_ms)
+        deadline = self._clock.monotonic() + self._delivery_s
+        return Delivery(topic, partition, key, value, headers, stamp, size, deadline)
 
-    def resolve(self, delivery: Delivery, outcome: RecordPosition | DistrlError) -> None:
-        """Tell the sender and make room. Call it once a delivery, holding no lock: the sender's callbacks run here."""
-        if isinstance(outcome, RecordPosition):
-            delivery.future.set_result(outcome)
-        else:
-            delivery.future.set_exception(outcome)
-        config = self._config
+    def settle(self, deliveries: Sequence[Delivery], outcomes: Sequence[RecordPosition | DistrlError]) -> None:
+        """Make room and tell the senders. Call it once a delivery, holding no lock: the senders' callbacks run here, and may
+        send."""
+        size = 0
+        for delivery in deliveries:
+            size += delivery.size
         with self._room:
-            self._records -= 1
-            self._bytes -= delivery.size
-            # A sender that waits is woken for half of the room, not for every record: a batch is acknowledged at once.
-            half = 2 * self._records <= config.in_flight_records and 2 * self._bytes <= config.in_flight_bytes
-            if self._waiting and half:
+            self._records -= len(deliveries)
+            self._bytes -= size
+            # A sender that waits is woken for half of the room, not for every record.
+            if self._waiting and 2 * self._records <= self._max_records and 2 * self._bytes <= self._max_bytes:
+                self._room.notify_all()
+        resolve([delivery.receipt for delivery in deliveries], outcomes)
+        with self._room:
+            self._unsettled -= len(deliveries)
+            if self._waiting and not self._unsettled:
                 self._room.notify_all()
 
     def expired(self, delivery: Delivery) -> DeliveryError:
         """What to resolve a delivery with when its time is over."""
         return DeliveryError(
-            f"a record for {delivery.topic!r} was not acknowledged within {self._config.delivery_seconds:g} s "
+            f"a record for {delivery.topic!r} was not acknowledged within {self._delivery_s:g} s "
             "(bus.delivery_seconds); whether it was written is unknown, sending it again is safe"
         )
 
     def in_flight(self) -> tuple[int, int]:
-        """Deliveries that are not resolved, and their bytes."""
+        """Deliveries that are not settled, and their bytes."""
         with self._room:
             return self._records, self._bytes
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything is resolved. Raises ``DeliveryError`` when time runs out."""
+        """Wait until every sender knows. Raises ``DeliveryError`` when time runs out."""
         deadline = self._clock.monotonic() + timeout_s
         with self._room:
-            while self._records:
+            while self._unsettled:
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
-                    raise DeliveryError(f"{self._records} records are not acknowledged after {timeout_s:g} s")
+                    raise DeliveryError(f"{self._unsettled} records are not acknowledged after {timeout_s:g} s")
                 self._wait(left)
 
+    def _exact(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> int:
+        """The size that kafka-python will find, bytes. Raises ``RecordTooLargeError``."""
+        size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, list(headers)))
+        if size > self._catalog.topic(topic).max_record_bytes:
+            self._catalog.forget([topic])  # what is known may be old: look again before a record is refused
+        limit = min(self._catalog.topic(topic).max_record_bytes, REQUEST_BYTES)
+        if size > limit:
+            raise RecordTooLargeError(
+                f"a record of {size} bytes does not fit into topic {topic!r} ({limit} bytes); put large artefacts into the store"
+            )
+        return size
+
     def _wait_for_room(self, size: int) -> None:
-        config = self._config
-        deadline = self._clock.monotonic() + config.send_seconds
         with self._room:
             # One record alone may be larger than the bound, or it could never be sent.
-            while self._records and (
-                self._records >= config.in_flight_records or self._bytes + size > config.in_flight_bytes
-            ):
-                left = deadline - self._clock.monotonic()
-                if left <= 0:
-                    raise BusBackpressureError(
-                        f"{self._records} records ({self._bytes} bytes) are in flight and none was acknowledged "
-                        f"within {config.send_seconds:g} s (bus.send_seconds); the broker is slow or gone"
-                    )
-                self._wait(left)
+            if self._records and (self._records >= self._max_records or self._bytes + size > self._max_bytes):
+                self._wait_until_there_is(size)
             self._records += 1
+            self._unsettled += 1
             self._bytes += size
+
+    def _wait_until_there_is(self, size: int) -> None:
+        deadline = self._clock.monotonic() + self._send_s
+        while self._records and (self._records >= self._max_records or self._bytes + size > self._max_bytes):
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise BusBackpressureError(
+                    f"{self._records} records ({self._bytes} bytes) are in flight and none was acknowledged "
+                    f"within {self._send_s:g} s (bus.send_seconds); the broker is slow or gone"
+                )
+            self._wait(left)
 
     def _wait(self, left_s: float) -> None:
         """Until somebody makes room, for a while; holds the lock before and after."""

@@ -16,6 +16,7 @@ from distrl.core.errors import (
     BusUnavailableError,
     DistrlError,
     FencedError,
+    MissingPackageError,
     RecordTooLargeError,
     UnknownTopicError,
 )
@@ -66,6 +67,11 @@ def translate(error: Exception, doing: str, brokers: str) -> DistrlError:
         return _translate_tls(tls, doing, brokers)
     if isinstance(error, _FENCED):
         return FencedError(f"{doing}: another holder took over; this one must stop")
+    if isinstance(error, errors.UnsupportedCodecError):
+        return MissingPackageError(
+            f"{doing}: a batch is compressed with what cannot be read here ({_text(error)}); pip install distrl[lz4] for lz4, "
+            "python-snappy for snappy"
+        )
     if isinstance(error, _TOO_LARGE):
         return RecordTooLargeError(
             f"{doing}: the broker finds the record too large; put large artefacts into the store"

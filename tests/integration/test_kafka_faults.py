@@ -201,9 +201,97 @@ def test_a_fenced_producer_survives_a_stall(broker: KafkaServer) -> None:
         assert first_seen(read_to_end(bus, topic)) == [b"%d" % number for number in range(51)]
 
 
+@pytest.mark.parametrize("fenced", [False, True], ids=["plain", "fenced"])
+def test_a_stall_longer_than_the_records_time_ends_them_and_nothing_else(broker: KafkaServer, fenced: bool) -> None:
+    """Sent into a broker that stands still, the fenced ones in a transaction that stays open: every sender is told in
+    time; when the broker goes on, later records arrive, and none that was given up comes out of order."""
+    with opened(broker, delivery_seconds=6.0) as bus:
+        topic = made(bus)
+        with bus.producer(fence=topic if fenced else None) as producer:
+            producer.send(topic, b"0", key=b"k").result(WAIT_S)
+            broker.pause()
+            given_up = [producer.send(topic, b"%d" % number, key=b"k") for number in range(1, 101)]
+            errors = [future.exception(WAIT_S) for future in given_up]
+            assert all(isinstance(error, DeliveryError) for error in errors)
+            assert len(set(map(id, errors))) == len(errors)
+            waiting = [producer.send(topic, b"%d" % number, key=b"k") for number in range(101, 111)]
+            broker.resume()
+            later = [producer.send(topic, b"%d" % number, key=b"k") for number in range(111, 161)]
+            outcomes = [future.exception(WAIT_S) for future in waiting]
+            assert all(outcome is None or isinstance(outcome, DeliveryError) for outcome in outcomes)
+            for future in later:
+                future.result(WAIT_S)
+            producer.flush(WAIT_S)
+        numbers = [int(value or b"-1") for value in first_seen(read_to_end(bus, topic))]
+        written = {number for number, outcome in enumerate(outcomes, 101) if outcome is None}
+        assert set(numbers) >= {0, *written, *range(111, 161)}
+        assert numbers == sorted(numbers)
+
+
+def test_records_fail_in_their_time_while_a_client_is_being_opened(broker: KafkaServer) -> None:
+    """The stalled broker takes connections and never answers, so that opening a client outlasts the records."""
+    with opened(broker, delivery_seconds=2.0) as bus:
+        topic = made(bus)
+        bus.admin().end_offsets([topic])
+        with bus.producer() as producer:
+            known = producer.send(topic, b"0", key=b"k")
+            known.result(WAIT_S)
+        with bus.producer() as producer:
+            broker.pause()
+            late = [producer.send(topic, b"%d" % number, key=b"k") for number in range(1, 11)]
+            for future in late:
+                assert isinstance(future.exception(WAIT_S), DeliveryError)
+            assert any(thread.name == "kafka-patience" for thread in threading.enumerate())  # it still is
+            broker.resume()
+            while isinstance(producer.send(topic, b"after", key=b"k").exception(WAIT_S), DeliveryError):
+                pass
+        values = first_seen(read_to_end(bus, topic))
+        assert values[0] == b"0"
+        assert values[-1] == b"after"
+
+
+def test_a_reader_outlasts_a_stall_of_the_broker(broker: KafkaServer) -> None:
+    """Longer than its session: it loses its place perhaps, and no record."""
+    with opened(broker, delivery_seconds=60.0) as bus:
+        topic = made(bus)
+        with bus.producer() as producer, bus.consumer([topic], group=topic) as consumer:
+            seen: list[bytes | None] = []
+
+            def read() -> None:
+                for record in consumer.poll(0.2):
+                    seen.append(record.value)
+                    consumer.ack(record)
+
+            def read_until(count: int) -> None:
+                deadline = time.monotonic() + WAIT_S
+                while len(set(seen)) < count:
+                    assert time.monotonic() < deadline
+                    read()
+
+            for number in range(50):
+                producer.send(topic, b"%d" % number, key=b"k")
+            read_until(50)
+            consumer.commit()
+            broker.pause()
+            futures = [producer.send(topic, b"%d" % number, key=b"k") for number in range(50, 100)]
+            stalled = time.monotonic() + 8.0  # the session is 3 s
+            while time.monotonic() < stalled:
+                read()
+            broker.resume()
+            for future in futures:
+                future.result(WAIT_S)
+            read_until(100)
+            assert first_seen(seen) == [b"%d" % number for number in range(100)]
+            deadline = time.monotonic() + WAIT_S
+            while bus.admin().group_offsets(topic) != bus.admin().end_offsets([topic]):
+                assert time.monotonic() < deadline
+                read()
+                consumer.commit()
+
+
 def test_an_older_holder_never_takes_the_fence_back(broker: KafkaServer) -> None:
     """It was stalled when it was replaced, so it finds out only while it recovers."""
-    with opened(broker, delivery_seconds=40.0) as bus:
+    with opened(broker, delivery_seconds=90.0) as bus:
         topic = made(bus)
         older = bus.producer(fence=topic)
         older.send(topic, b"old").result(WAIT_S)
