@@ -109,6 +109,11 @@ class ConfluentRegistry:
             answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", _body(text))
         except _NotFoundError as error:
             raise error.told() from error
+        except _ConflictError as error:
+            # Somebody may have registered it in this very moment, which Apicurio tells as a conflict too.
+            if (found := self.find(subject, text)) is not None:
+                return found
+            raise IncompatibleSchemaError(error.message) from error
         return self._keep_id(subject, text, answer)
 
     # --- compatibility --------------------------------------------------------------------------------
@@ -122,6 +127,8 @@ class ConfluentRegistry:
                 try:
                     self._ask("PUT", path, {"compatibility": wanted})
                     break
+                except _ConflictError:
+                    break  # another node has just set it: see what it is now
                 except _RefusedError as error:
                     if error.error_code != INVALID_LEVEL or wanted == LEVELS[-1]:
                         raise
@@ -252,7 +259,7 @@ class ConfluentRegistry:
         if status in (401, 403):
             return RegistryCredentialsError(f"{text}; see registry.username and DISTRL_REGISTRY__PASSWORD")
         if status == 409:
-            return IncompatibleSchemaError(text)
+            return _ConflictError(text, code if isinstance(code, int) else 0)
         if status == 404:
             return _NotFoundError(text, code if isinstance(code, int) else 0)
         return _RefusedError(text, code if isinstance(code, int) else 0)
@@ -269,6 +276,10 @@ class _RefusedError(RegistryError):
     def __init__(self, text: str, error_code: int) -> None:
         super().__init__(text)
         self.error_code = error_code
+
+
+class _ConflictError(_RefusedError):
+    """It does not go together with what is there."""
 
 
 class _NotFoundError(_RefusedError):

@@ -17,13 +17,13 @@ from typing import Protocol
 import pytest
 
 from distrl.connectors import open_bus
-from distrl.core.codec import Codec
 from distrl.core.config import load_config
 from distrl.core.contracts.bus import Start
 from distrl.core.contracts.clock import SystemClock
 from distrl.core.contracts.events import Event, Feedback, NodeStatus, Trajectory
 from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import UnknownTopicError
+from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.scan import scan
 
 CONFIG = """
@@ -73,7 +73,12 @@ class SupervisedRun:
             )
         config = load_config(self.file)
         path = directory / config.bus.path
-        self.config = config.model_copy(update={"bus": config.bus.model_copy(update={"path": path})})
+        self.config = config.model_copy(
+            update={
+                "bus": config.bus.model_copy(update={"path": path}),
+                "run": config.run.model_copy(update={"directory": directory / config.run.directory}),
+            }
+        )
         self.topic = TopicName(name)
         self.nodes = directory / "runs" / name / "nodes"
 
@@ -83,7 +88,7 @@ class SupervisedRun:
             open_bus(self.config.bus, clock=SystemClock(), client_id="test") as bus,
             bus.consumer([self.topic(topic)], start=Start.earliest()) as consumer,
         ):
-            return [event for _, event in scan(consumer, Codec())]
+            return [event for _, event in scan(consumer, open_codec(self.config, clock=SystemClock()))]
 
     def ids(self, topic: str) -> set[str]:
         """Trajectory ids on a topic, aborted trajectories left out."""

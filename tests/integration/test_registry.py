@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -128,6 +129,22 @@ def test_a_subject_takes_only_versions_that_read_each_other(registry: ConfluentR
         with pytest.raises(IncompatibleSchemaError, match="409"):
             registry.register(name, unfit)
     assert registry.is_compatible(subject(), record("a"))
+
+
+def test_nodes_that_start_together_agree(registry_server: RegistryServer) -> None:
+    name, together = subject(), threading.Barrier(6)
+
+    def node() -> tuple[int, ...]:
+        registry = opened(registry_server.url)
+        together.wait(30)
+        registry.require_compatibility(name)
+        ids = tuple(registry.register(name, text) for text in (record("a"), record("a", "b=")))
+        registry.close()
+        return ids
+
+    with ThreadPoolExecutor(6) as pool:
+        ids = {future.result() for future in [pool.submit(node) for _ in range(6)]}
+    assert len(ids) == 1
 
 
 def test_an_address_that_is_not_the_apis_is_named(registry_server: RegistryServer) -> None:
