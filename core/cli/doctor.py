@@ -80,7 +80,7 @@ def _python() -> Finding:
 def _packages(config: Config) -> Iterator[Finding]:
     wanted = {"fastavro": "distrl", "pydantic": "distrl"}
     if config.bus.kind == "kafka":
-        wanted |= {"kafka-python": "distrl", "crc32c": "distrl"}
+        wanted |= {"kafka-python": "distrl", "crc32c": "distrl", "zstandard": "distrl"}
     if config.store.kind == "s3":
         wanted["minio"] = "distrl"
     if config.policy.plugin in TORCH_POLICIES:
