@@ -245,6 +245,7 @@ class StoreFullError(StoreError):
 
     code = "DISTRL-406"
     retriable = True
+    exit_code = 3
 
 
 class StoreCredentialsError(StoreError):

@@ -11,6 +11,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -26,6 +27,13 @@ CHECKPOINT_BYTES = 16_000_000
 
 CHECKPOINT_WAIT_MS = 100
 """How long a checkpoint waits for readers to step aside before it is put off."""
+
+SURPLUS_BYTES = 16_000_000
+"""What a file may hold unused before it gives some back; or a quarter of it, if that is more: so much is soon used again."""
+
+RECLAIM_PAGES = 256
+RECLAIM_S = 0.05
+"""Pages that one transaction gives back, which holds up writers for a millisecond or so, and how long that goes on at a time."""
 
 BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
@@ -71,6 +79,7 @@ def create(path: Path, schema: str, *, journal: Literal["WAL", "DELETE"] = "WAL"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before all else: see ``reclaim``
                 connection.execute(f"PRAGMA journal_mode = {journal}")
                 connection.executescript(schema)
             with suppress(FileExistsError):
@@ -109,6 +118,8 @@ class Database:
             raise translate(error, path) from error
         try:
             self.execute(f"PRAGMA synchronous = {synchronous}")
+            # Some builds overwrite what is removed with zeros: retention would write all that it lets go of once more.
+            self.execute("PRAGMA secure_delete = OFF")
             # Checkpoints are made on a schedule, with the write lock held: see ``checkpoint_if_large``.
             self.execute("PRAGMA wal_autocheckpoint = 0")
             self.row("SELECT 1 FROM sqlite_schema LIMIT 1")  # the first look at the file: damaged ones fail here
@@ -171,10 +182,7 @@ class Database:
 
     def data_version(self) -> int:
         """A number that changes when another connection has written: the cheap way to watch a file."""
-        row = self.row("PRAGMA data_version")
-        assert row is not None
-        version: int = row[0]
-        return version
+        return self._pragma("data_version")
 
     def checkpoint_if_large(self) -> bool:
         """Move a large write-ahead log into its file; returns whether there is none left to move.
@@ -188,12 +196,38 @@ class Database:
         except FileNotFoundError:
             return True
         with self._lock:
-            self.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
-            try:
-                row = self.row("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                self.execute(f"PRAGMA busy_timeout = {self._wait_ms}")
+            return self._checkpoint()
+
+    def _checkpoint(self) -> bool:
+        self.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
+        try:
+            row = self.row("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            self.execute(f"PRAGMA busy_timeout = {self._wait_ms}")
         return row is not None and row[0] == 0
+
+    def reclaim(self) -> None:
+        """Give the disk back what retention has left unused in the file, if it is much, and no longer than a moment at a time."""
+        with self._lock:
+            free, pages, page = (self._pragma(name) for name in ("freelist_count", "page_count", "page_size"))
+            surplus = free - max(SURPLUS_BYTES // page, pages // 4)
+            if surplus <= 0:
+                return
+            until = time.monotonic() + RECLAIM_S
+            try:
+                while surplus > 0 and time.monotonic() < until:
+                    # Each page is a row, and only ``executescript`` goes through rows without columns.
+                    self._connection.executescript(f"PRAGMA incremental_vacuum({RECLAIM_PAGES})")
+                    surplus -= RECLAIM_PAGES
+            except sqlite3.Error as error:
+                raise translate(error, self.path) from error
+            self._checkpoint()  # the file itself is cut by this
+
+    def _pragma(self, name: str) -> int:
+        row = self.row(f"PRAGMA {name}")
+        assert row is not None
+        value: int = row[0]
+        return value
 
     def close(self) -> None:
         """Release the file. Idempotent."""

@@ -13,6 +13,7 @@ import structlog
 
 from distrl.connectors.embedded.catalogue import Catalogue
 from distrl.connectors.embedded.database import Synchronous
+from distrl.connectors.embedded.uptime import uptime_ms
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import DistrlError
 
@@ -68,11 +69,13 @@ class Heartbeat:
         with self._lock:
             alive = [incarnation for incarnation, polled in self._polled.items() if polled >= limit]
         if alive:
-            now = self._clock.time_ms()
+            now = uptime_ms(self._clock)
             with catalogue.database.transaction():
                 catalogue.database.execute_many(
                     "UPDATE members SET heartbeat_ms = ? WHERE incarnation = ?", [(now, name) for name in alive]
                 )
+        # Members are who writes to the catalogue, commits above all; nobody else moves its write-ahead log into its file.
+        catalogue.database.checkpoint_if_large()
 
     def close(self) -> None:
         """Stop the thread. Idempotent."""

@@ -199,6 +199,7 @@ class Partition:
                 self.trim(self.at_time(now_ms - spec.retention_ms))
             if spec.retention_bytes is not None:
                 self._shrink(spec.retention_bytes)
+        self._database.reclaim()
         self._database.checkpoint_if_large()
 
     def trim(self, before: int) -> None:

@@ -20,6 +20,7 @@ from distrl.core.contracts.bus import TopicPartition
 from distrl.core.contracts.events import Envelope, Priority
 from distrl.core.contracts.store import BlobRef, BlobStore
 from distrl.core.errors import CheckpointError, StoreError
+from distrl.core.runtime.disk import writing
 
 log = structlog.get_logger(__name__)
 FORMAT = 1
@@ -93,7 +94,8 @@ class Checkpoints:
         directory.mkdir(parents=True, exist_ok=True)
         for old in directory.iterdir():
             old.unlink()
-        write(directory)
+        with writing("a checkpoint", directory):
+            write(directory)
         numbers = self._numbers(complete=False)
         # The epoch leads: what a replaced learner still writes never ranks above its successor's.
         lowest = covered.epoch * PER_EPOCH
@@ -151,6 +153,8 @@ class Checkpoints:
     def fetch(self, checkpoint: Checkpoint, directory: Path) -> None:
         """Bring the files of a checkpoint, verified, into ``directory``."""
         directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.glob(".*.part"):  # of a fetch that a kill cut short
+            left.unlink()
         for name, ref in checkpoint.files.items():
             self._store.get_file(ref, directory / name)
 

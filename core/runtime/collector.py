@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -18,7 +19,7 @@ from distrl.core.contracts.events import Trajectory, WeightsUpdate
 from distrl.core.contracts.metric import ABORTED, EPISODES, OUTBOX, STEPS
 from distrl.core.contracts.policy import Policy
 from distrl.core.contracts.role import Collector, CollectorParts, Ticket
-from distrl.core.errors import BusUnavailableError, CodecError, RecordTooLargeError, TaskError
+from distrl.core.errors import BusUnavailableError, CodecError, RecordTooLargeError, StoreFullError, TaskError
 from distrl.core.runtime.idle import told
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
@@ -29,6 +30,8 @@ from distrl.core.runtime.weights import WeightsFollower
 
 log = structlog.get_logger(__name__)
 DEMONSTRATION_ATTEMPTS = 10
+FULL_S = 1.0
+"""Pause before a full disk is tried again."""
 RECORD_OVERHEAD_BYTES = 1024
 """Room for the key and what a log adds to a record."""
 
@@ -251,18 +254,17 @@ class CollectorLoop:
         node = self._node
         framed = [self._framed(item) for item in ended]
         ended = [item for item, _ in framed]
-        self._outbox.put(
-            [(item.trajectory_id, value) for item, value in framed],
-            done=[
-                self._numbers[item.trajectory_id]
-                for item in ended
-                if item.outcome != "aborted" and item.trajectory_id in self._numbers
-            ],
-            began_ms=min(item.started_ms for item in ended),
-        )
+        done = [
+            self._numbers[item.trajectory_id]
+            for item in ended
+            if item.outcome != "aborted" and item.trajectory_id in self._numbers
+        ]
+        began_ms = min(item.started_ms for item in ended)
+        values = [(item.trajectory_id, value) for item, value in framed]
+        self._once_there_is_room(lambda: self._outbox.put(values, done=done, began_ms=began_ms))
         for item in ended:
             if item.outcome != "aborted":
-                self._collector.confirm(item)
+                self._once_there_is_room(partial(self._collector.confirm, item))
             if (begun := self._begun.pop(item.trajectory_id, None)) is not None:
                 node.activity.took("episode", node.clock.monotonic() - begun)
             node.activity.count(EPISODES)
@@ -272,9 +274,25 @@ class CollectorLoop:
             self._pool.release(item.trajectory_id)
             self._unobserved[item.trajectory_id] = item
             self._settle(item)
-        self._outbox.confirm([item.trajectory_id for item in ended])
+        self._once_there_is_room(lambda: self._outbox.confirm([item.trajectory_id for item in ended]))
         self._tell_outbox()
         self._sender.notify()
+
+    def _once_there_is_room(self, write: Callable[[], None]) -> None:
+        """Nothing that is finished is lost to a full disk: it waits for space, as long as the node may take to stop."""
+        node = self._node
+        deadline: float | None = None
+        while True:
+            try:
+                return write()
+            except StoreFullError as error:
+                if node.stop.is_set():
+                    deadline = deadline or node.clock.monotonic() + self._config.stop_seconds
+                    if node.clock.monotonic() > deadline:
+                        raise
+                log.warning("finished episodes wait for space on the disk", error=str(error))
+            with node.activity.span("store"):
+                node.clock.sleep(FULL_S)
 
     def _framed(self, item: Trajectory) -> tuple[Trajectory, bytes]:
         """The episode as it goes on the log. One that is too large is checked in; one that still does not fit, or that is no valid

@@ -34,6 +34,7 @@ from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.artefact import StoredArtefacts, renewal_s
 from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.endpoint import Endpoint, Route
+from distrl.core.runtime.disk import writing
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.exporter import NodeCollector, scrape_route
 from distrl.core.runtime.health import Health, live_route, ready_route
@@ -286,9 +287,10 @@ def _count_start(work_dir: Path) -> int:
     except (FileNotFoundError, ValueError):
         number = 1
     temporary = path.with_suffix(".new")
-    with temporary.open("w", encoding="ascii") as file:
-        file.write(str(number))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with writing("the number of this start", work_dir):
+        with temporary.open("w", encoding="ascii") as file:
+            file.write(str(number))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
     return number

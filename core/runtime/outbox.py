@@ -7,6 +7,7 @@ holds up a device.
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ import structlog
 from distrl.core.contracts.bus import RecordPosition
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import DistrlError, StoreError, StoreFullError
+from distrl.core.runtime.disk import FULL_BYTES
 
 log = structlog.get_logger(__name__)
 SHRINK_BYTES = 4_000_000
@@ -53,6 +55,8 @@ class Outbox:
             self._db = sqlite3.connect(path, check_same_thread=False, timeout=30.0, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
+            # Some builds overwrite what is removed with zeros: that takes space, which a full disk does not have.
+            self._db.execute("PRAGMA secure_delete=OFF")
             self._db.execute(f"PRAGMA journal_size_limit={SHRINK_BYTES}")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS episode (position INTEGER PRIMARY KEY, trajectory_id TEXT UNIQUE NOT NULL,"
@@ -149,7 +153,10 @@ class Outbox:
                 raise self._translated(error) from error
 
     def _translated(self, error: sqlite3.Error) -> DistrlError:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte is the primary code
+        # SQLite calls some failures of a full disk an I/O error.
+        full = code == sqlite3.SQLITE_IOERR and shutil.disk_usage(self._path.parent).free < FULL_BYTES
+        if full or code == sqlite3.SQLITE_FULL:
             return StoreFullError(f"no space left for the outbox {self._path.name}: free some on its disk")
         return StoreError(f"the outbox {self._path.name} cannot be used: {error}")
 

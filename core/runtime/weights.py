@@ -24,6 +24,7 @@ from distrl.core.contracts.store import BlobStat, BlobStore
 from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import BlobNotFoundError, CodecError, RegistryUnavailableError, StoreError, WeightsError
 from distrl.core.runtime.blob import blob_ref, stored_blob
+from distrl.core.runtime.disk import writing
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
 from distrl.core.runtime.scan import scan
 
@@ -148,7 +149,6 @@ class WeightsPublisher:
         max_lag: int,
     ) -> WeightsUpdate:
         """Store the policy's weights as ``version``, then announce them; returns when the log has both announcements."""
-        policy.save(self._file)
         key = f"{self._run}/weights/{version:08d}-{self._epoch}.safetensors"
         for attempt in Retrying(
             retry=retry_if_exception(is_retriable),
@@ -157,6 +157,8 @@ class WeightsPublisher:
             reraise=True,
         ):
             with attempt:
+                with writing("weights", self._file.parent):
+                    policy.save(self._file)
                 ref = self._store.put_file(key, self._file, media_type=MEDIA_TYPE)
         identity = derived_id("weights", self._run, str(self._epoch), str(version), "0")
         update = WeightsUpdate(
