@@ -81,6 +81,8 @@ def _packages(config: Config) -> Iterator[Finding]:
     wanted = {"fastavro": "distrl", "pydantic": "distrl"}
     if config.bus.kind == "kafka":
         wanted |= {"kafka-python": "distrl", "crc32c": "distrl", "zstandard": "distrl"}
+        if config.bus.compression == "lz4":
+            wanted["lz4"] = "distrl[lz4]"
     if config.store.kind == "s3":
         wanted["minio"] = "distrl"
     if config.policy.plugin in TORCH_POLICIES:
