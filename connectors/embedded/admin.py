@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from distrl.connectors.embedded.catalogue import Catalogue, Topic
 from distrl.connectors.embedded.partition import Partition
+from distrl.connectors.embedded.uptime import uptime_ms
 from distrl.core.contracts.bus import TopicPartition, TopicSpec
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import BusError
@@ -41,10 +42,10 @@ class EmbeddedAdmin:
                 partition.trim(offset)
 
     def groups(self, prefix: str = "") -> list[str]:
-        return sorted(name for name in self._catalogue.groups(self._clock.time_ms()) if name.startswith(prefix))
+        return sorted(name for name in self._catalogue.groups(uptime_ms(self._clock)) if name.startswith(prefix))
 
     def delete_groups(self, names: Sequence[str]) -> None:
-        kept = self._catalogue.delete_groups(names, self._clock.time_ms())
+        kept = self._catalogue.delete_groups(names, uptime_ms(self._clock))
         if kept:
             raise BusError(f"group {', '.join(kept)} has members: stop them, or wait until their sessions end")
 

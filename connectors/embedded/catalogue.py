@@ -217,7 +217,7 @@ class Catalogue:
     # --- groups -----------------------------------------------------------------------------------
 
     def groups(self, now_ms: int) -> set[str]:
-        """Groups that have committed offsets or members whose session lasts at ``now_ms``."""
+        """Groups that have committed offsets or members whose session lasts at ``now_ms`` (``uptime_ms``)."""
         rows = self.database.rows("SELECT DISTINCT group_name FROM offsets")
         return {name for (name,) in rows} | self._inhabited(now_ms)
 

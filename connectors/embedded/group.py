@@ -18,6 +18,7 @@ import structlog
 
 from distrl.connectors.embedded.assignment import Member, assign_sticky, assign_together
 from distrl.connectors.embedded.catalogue import Catalogue
+from distrl.connectors.embedded.uptime import uptime_ms
 from distrl.core.contracts.bus import Assignment, TopicPartition
 from distrl.core.contracts.clock import Clock
 from distrl.core.errors import FencedError, GroupMismatchError
@@ -79,7 +80,7 @@ class Membership:
         self.incarnation = uuid.uuid4().hex
         self._settled = False
         topics = self._subscription
-        now = self._clock.time_ms()
+        now = uptime_ms(self._clock)
         with self._database.transaction():
             self._expel_expired(now)
             replaced = None
@@ -115,7 +116,7 @@ class Membership:
             if self._static_name is not None:
                 self._database.execute(
                     "UPDATE members SET heartbeat_ms = ? WHERE incarnation = ?",
-                    (self._clock.time_ms(), self.incarnation),
+                    (uptime_ms(self._clock), self.incarnation),
                 )
                 return
             self._database.execute("DELETE FROM claims WHERE incarnation = ?", (self.incarnation,))
@@ -129,7 +130,7 @@ class Membership:
         )
 
     def _expel_expired(self, now: int) -> None:
-        """Remove members whose session ran out. A heartbeat of the future means that the clock was set back."""
+        """Remove members whose session ran out. A heartbeat of the future is of before the machine's last start."""
         expired = self._database.rows(
             """SELECT incarnation, static_name FROM members WHERE group_name = ?
             AND abs(? - heartbeat_ms) > session_ms AND incarnation != ?""",
@@ -153,7 +154,7 @@ class Membership:
         monotonic = self._clock.monotonic()
         if monotonic >= self._next_census:
             self._next_census = monotonic + self._session_ms / 4000
-            now = self._clock.time_ms()
+            now = uptime_ms(self._clock)
             silent = self._database.row(
                 """SELECT 1 FROM members WHERE group_name = ? AND abs(? - heartbeat_ms) > session_ms
                 AND incarnation != ? LIMIT 1""",
