@@ -69,6 +69,8 @@ class RegistryServer(Server):
         return {
             "QUARKUS_HTTP_HOST": HOST,
             "QUARKUS_HTTP_PORT": str(self.port),
+            # A second interface, with metrics, which would take port 9000 of every network that this machine is in.
+            "QUARKUS_MANAGEMENT_HOST_ENABLED": "false",
             "APICURIO_STORAGE_KIND": "sql",
             "APICURIO_STORAGE_SQL_KIND": "h2",
             # Without a delay: what is written later than acknowledged is lost with a crash.
