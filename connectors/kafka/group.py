@@ -51,6 +51,11 @@ class GroupPoll:
             if records or timer.expired:
                 return records
 
+    @property
+    def joining(self) -> bool:
+        """Whether a join is under way."""
+        return self._joining is not None
+
     def forget(self) -> None:
         """The member was expelled: it must not tell its group that it owns what others have by now."""
         if self._cooperative:
