@@ -136,7 +136,8 @@ class KafkaLogConsumer:
                     batches = self._client.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
                 else:
                     batches = self._poll_member(self._pump, int(timeout_s * 1000), max_records)
-                if self._pump is None or not self._group_poll.joining:  # a join that is under way may fail as the last one did
+                # A join that is under way may fail as the last one did.
+                if self._pump is None or not self._group_poll.joining:
                     self._away_since = None
             except errors.RetriableError:
                 if not self._patient(self._patience_s):
