@@ -168,8 +168,9 @@ class BlobReader:
     def open(self, ref: BlobRef) -> BinaryIO: ...
 
     def get(self, ref: BlobRef) -> bytes:
-        with self.open(ref) as stream:
-            return stream.read(ref.size)
+        with self.open(ref) as stream, io.BytesIO() as data:
+            shutil.copyfileobj(stream, data, CHUNK_BYTES)  # not by its size: an event may claim one beyond all memory
+            return data.getvalue()
 
     def get_file(self, ref: BlobRef, path: Path) -> None:
         with self.open(ref) as stream, local_errors(f"write {path}"):

@@ -207,8 +207,8 @@ class Checkpoints:
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"checkpoint {number} has a manifest that cannot be read: {error}") from error
-        for name in files:
-            if not FILE_NAME.fullmatch(name):
+        for name, ref in files.items():
+            if not FILE_NAME.fullmatch(name) or ref.key != self._key(number, name):
                 raise CheckpointError(f"checkpoint {number} names a file {name[:50]!r}")
         return Checkpoint(number, covered, files)
 
