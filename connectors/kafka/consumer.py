@@ -25,7 +25,6 @@ from distrl.connectors.kafka.rebalance import Listener, Pump, ours
 from distrl.connectors.low_water import LowWater
 from distrl.core.contracts.bus import (
     Assignment,
-    Headers,
     RebalanceCallback,
     Record,
     RecordPosition,
@@ -418,10 +417,14 @@ class KafkaLogConsumer:
 
 
 def _record(record: Any) -> Record:
-    headers: Headers = tuple(record.headers)
-    if any(value is None for _, value in headers):  # a foreign writer's: ours always have one
-        headers = tuple((name, value or b"") for name, value in headers)
-    return Record(record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, headers)
+    headers = record.headers
+    for _, value in headers:
+        if value is None:  # a foreign writer's: ours always have one
+            headers = [(name, value or b"") for name, value in headers]
+            break
+    return Record(
+        record.topic, record.partition, record.offset, record.timestamp, record.key, record.value, tuple(headers)
+    )
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:
