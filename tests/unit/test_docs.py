@@ -30,6 +30,7 @@ GUIDES = (
     "docs/topics.md",
     "docs/schemas.md",
     "docs/metrics.md",
+    "docs/observability.md",
     "docs/tracing.md",
 )
 
