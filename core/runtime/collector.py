@@ -97,7 +97,13 @@ class CollectorLoop:
         self._outbox = Outbox(outbox_path(node.work_dir))
         self._pool = PolicyPool(node)
         self._follower = WeightsFollower(
-            node.bus, node.codec, node.store, node.run, work_dir=node.work_dir, clock=node.clock
+            node.bus,
+            node.codec,
+            node.store,
+            node.run,
+            work_dir=node.work_dir,
+            clock=node.clock,
+            on_unreadable=node.writer.report,
         )
         self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
         self._watchdog = Watchdog(node.clock, bound_s=node.config.run.watchdog_seconds, board=node.activity)

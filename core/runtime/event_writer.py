@@ -135,6 +135,16 @@ class EventWriter:
                 "the record stays unacknowledged until then"
             ) from error
 
+    def report(self, record: Record, error: DistrlError) -> None:
+        """A letter from a reader without a group, which acknowledges nothing: it waits for nobody. Each reader of a role may write
+        it; the id makes it one letter."""
+        envelope = self.envelope(letter_id(self._role, record), parent=_parent(record))
+        self._activity.count(DEAD_LETTERS)
+        try:
+            self.send(make_dead_letter(record, error, envelope, role=self._role, attempt=1))
+        except DistrlError as failure:
+            log.warning("a dead letter did not reach the log", about=str(error), error=str(failure))
+
     def _send(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Future[RecordPosition]:
         now = self._clock.time_ms()
         return self._producer.send(self._topic(topic), value, key=key, headers=headers, timestamp_ms=now)

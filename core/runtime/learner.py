@@ -79,7 +79,8 @@ class LearnerLoop:
             patience_s=config.learner.verdict_seconds,
             clock=node.clock,
         )
-        self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
+        # Nobody has a group on these two topics: the learner, which is one alone, tells of what cannot be read there.
+        self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock, on_unreadable=writer.report)
         self._watchdog = Watchdog(node.clock, bound_s=config.run.watchdog_seconds, board=node.activity)
         self._checkpoints = Checkpoints(node.store, node.run, kept=config.learner.checkpoints_kept)
         self._ingestion = Ingestion(
@@ -95,7 +96,7 @@ class LearnerLoop:
         self._updates = 0
 
         # The fence is held from here on, so no older learner can publish behind this reading of the highest.
-        newest = newest_weights(node.bus, node.codec, node.run)
+        newest = newest_weights(node.bus, node.codec, node.run, on_unreadable=writer.report)
         restored = node.work_dir / "restored"
         checkpoint = self._checkpoints.newest(restored)
         former_epoch = max(newest.epoch if newest else 0, checkpoint.covered.epoch if checkpoint else 0)

@@ -15,6 +15,7 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import NodeStatus, Role
 from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import BusUnavailableError, CodecError, RegistryUnavailableError
+from distrl.core.runtime.scan import OnUnreadable
 from distrl.core.runtime.wall_clock import WallClock
 
 MISSED = 3
@@ -100,7 +101,11 @@ class Signs:
 class LiveNodes:
     """Reads signs of life. Used from one thread; call ``poll`` now and then."""
 
-    def __init__(self, bus: Bus, codec: Codec, run: str, clock: Clock) -> None:
+    def __init__(
+        self, bus: Bus, codec: Codec, run: str, clock: Clock, *, on_unreadable: OnUnreadable = lambda *_: None
+    ) -> None:
+        """``on_unreadable`` hears of records that are no sign of life."""
+        self._on_unreadable = on_unreadable
         self._consumer = bus.consumer([TopicName(run)("nodes")], start=Start.earliest())
         self._codec = codec
         self._signs = Signs(clock)
@@ -115,8 +120,11 @@ class LiveNodes:
                 if record.value is None:
                     self._signs.left((record.key or b"").decode("utf-8", "replace"))
                     continue
-                with contextlib.suppress(CodecError, RegistryUnavailableError):  # the next sign of life is not far
-                    self._signs.heard(record, self._codec.decode(record.value, NodeStatus, record.headers))
+                try:
+                    with contextlib.suppress(RegistryUnavailableError):  # the next sign of life is not far
+                        self._signs.heard(record, self._codec.decode(record.value, NodeStatus, record.headers))
+                except CodecError as error:
+                    self._on_unreadable(record, error)
         self._signs.looked()
 
     def alive(self, role: Role, where: Callable[[NodeStatus], bool] = lambda _: True) -> list[NodeStatus]:

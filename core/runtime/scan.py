@@ -16,6 +16,8 @@ log = structlog.get_logger(__name__)
 STALL_S = 30.0
 """A scan that gets no further for this long although there is more ends with an error."""
 RETRY_S = 0.5
+OnUnreadable = Callable[[Record, CodecError], None]
+"""Hears of a record that is no event."""
 
 
 def scan(
@@ -23,7 +25,7 @@ def scan(
     codec: Codec,
     until: Mapping[TopicPartition, int] | None = None,
     *,
-    on_unreadable: Callable[[Record, CodecError], None] | None = None,
+    on_unreadable: OnUnreadable | None = None,
 ) -> Iterator[tuple[Record, Event]]:
     """Events with their records, each partition in order, up to ``until`` (default: the ends as they are now).
 

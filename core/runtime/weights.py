@@ -26,7 +26,7 @@ from distrl.core.errors import BlobNotFoundError, CodecError, RegistryUnavailabl
 from distrl.core.runtime.blob import blob_ref, stored_blob
 from distrl.core.runtime.disk import writing
 from distrl.core.runtime.event_writer import EventWriter, is_retriable
-from distrl.core.runtime.scan import scan
+from distrl.core.runtime.scan import OnUnreadable, scan
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/vnd.safetensors"
@@ -35,19 +35,23 @@ FETCH_MS = 60_000
 _KEY = re.compile(r"(\d{8,})-\d+\.safetensors")
 
 
-def history(bus: Bus, codec: Codec, run: str, *, topic: str = "weights") -> Iterator[WeightsUpdate]:
-    """Every weight update that the log holds now, in order; what cannot be read is passed over."""
+def history(
+    bus: Bus, codec: Codec, run: str, *, topic: str = "weights", on_unreadable: OnUnreadable | None = None
+) -> Iterator[WeightsUpdate]:
+    """Every weight update that the log holds now, in order; what cannot be read goes to ``on_unreadable`` or is passed over."""
     with bus.consumer([TopicName(run)(topic)], start=Start.earliest()) as consumer:
-        for _, event in scan(consumer, codec):
+        for _, event in scan(consumer, codec, on_unreadable=on_unreadable):
             if isinstance(event, WeightsUpdate):
                 yield event
 
 
-def newest_weights(bus: Bus, codec: Codec, run: str) -> WeightsUpdate | None:
+def newest_weights(
+    bus: Bus, codec: Codec, run: str, *, on_unreadable: OnUnreadable | None = None
+) -> WeightsUpdate | None:
     """The newest update by (epoch, version, sequence); ``None`` if there is none."""
     newest: WeightsUpdate | None = None
     for topic in ("weights", "weights-latest"):
-        for update in history(bus, codec, run, topic=topic):
+        for update in history(bus, codec, run, topic=topic, on_unreadable=on_unreadable):
             if is_newer(update, newest):
                 newest = update
     return newest
@@ -221,7 +225,19 @@ class WeightsPublisher:
 class WeightsFollower:
     """The newest weights, verified and on this machine's disk. Used from one thread."""
 
-    def __init__(self, bus: Bus, codec: Codec, store: BlobStore, run: str, *, work_dir: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        codec: Codec,
+        store: BlobStore,
+        run: str,
+        *,
+        work_dir: Path,
+        clock: Clock,
+        on_unreadable: OnUnreadable = lambda *_: None,
+    ) -> None:
+        """``on_unreadable`` hears of records that are no weight update."""
+        self._on_unreadable = on_unreadable
         self._consumer = bus.consumer([TopicName(run)("weights-latest")], start=Start.earliest())
         self._codec = codec
         self._store = store
@@ -264,6 +280,7 @@ class WeightsFollower:
                     return self._take_up(on_weights)
                 except CodecError as error:
                     log.error("passed over a weight update that cannot be read", error=str(error))
+                    self._on_unreadable(record, error)
                     continue
                 if is_newer(update, self._heard):
                     self._heard = update

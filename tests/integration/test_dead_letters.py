@@ -519,6 +519,23 @@ def test_a_letter_that_does_not_fit_its_topic_leaves_the_record_unacknowledged(t
     world.bus.close()
 
 
+def test_what_is_no_event_on_a_topic_without_a_group_is_one_letter_however_many_read_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, {"kind": "embedded"})
+    with world.bus.producer() as producer:
+        for topic in ("nodes", "weights", "weights-latest"):
+            producer.send(world.topic(topic), b"no event", key=topic.encode()).result(30.0)
+    for _ in range(2):
+        with world.nodes("learner"):
+            until(lambda: len(world.letters()) >= 3)
+    rows = world.cli(capsys, "dead-letters", "list")
+    assert sorted(row["record"] for row in rows) == ["nodes/0/0", "weights-latest/0/0", "weights/0/0"]
+    assert {row["role"] for row in rows} == {"learner"}
+    assert len(world.letters()) > 3
+    world.bus.close()
+
+
 def test_what_no_group_handles_is_not_sent_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path, {"kind": "embedded"})
     assert world.cli(capsys, "dead-letters", "list") == []
