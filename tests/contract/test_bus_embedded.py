@@ -298,6 +298,17 @@ class TestDamage:
         bus.admin().delete(["bad"])
         assert list(bus.admin().topics()) == ["good"]
 
+    @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks at Linux' list of open files")
+    def test_a_reader_that_cannot_be_opened_leaves_no_file_open(self, bus: EmbeddedBus, tmp_path: Path) -> None:
+        bus.admin().create([TopicSpec("good", partitions=3), TopicSpec("worse")])
+        (path,) = (tmp_path / "log" / "topics").glob("*-worse/0000.db")
+        path.write_bytes(b"this is no database, and longer than the header of one" * 100)
+        with pytest.raises(BusError) as caught:
+            bus.consumer(["good", "worse"])
+        opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+        assert [name for name in opened if name.startswith(str(tmp_path / "log" / "topics"))] == []
+        assert str(path) in str(caught.value)  # it is alive until here, and so is what it came from
+
     def test_damaged_catalogue_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "log").mkdir()
         (tmp_path / "log" / "catalogue.db").write_bytes(b"no catalogue either" * 100)
