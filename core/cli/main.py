@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "trace": "Follow one episode through all roles.",
     "evaluate": "Measure success on held-out tasks.",
     "weights": "List published weights or fetch one, verified.",
+    "runs": "List runs, or delete one with its topics, groups and objects.",
     "store": "Collect garbage in the object store, or show what is there.",
     "dead-letters": "List, show or send back what could not be handled.",
     "topics": "Show or make the difference between declared topics and the log's.",

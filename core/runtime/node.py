@@ -33,8 +33,8 @@ from distrl.core.contracts.topic import TopicName
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.artefact import StoredArtefacts, renewal_s
 from distrl.core.runtime.codec import open_codec
-from distrl.core.runtime.endpoint import Endpoint, Route
 from distrl.core.runtime.disk import writing
+from distrl.core.runtime.endpoint import Endpoint, Route
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.exporter import NodeCollector, scrape_route
 from distrl.core.runtime.health import Health, live_route, ready_route

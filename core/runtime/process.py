@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from distrl.core.contracts.events import Role
 from distrl.core.errors import ConfigError, FencedError, MissingServiceError, RunFailedError, StarvedError
 
 log = structlog.get_logger(__name__)
+OUTPUT_BYTES = 20_000_000
+"""A node's output that grows beyond this is set aside; the one before is dropped."""
 STABLE_S = 20.0
 """A process that lived this long did not die of its start."""
 DEATHS_IN_A_ROW = 5
@@ -87,6 +90,7 @@ class NodeProcess:
         Raises ``ConfigError`` or ``MissingServiceError`` when it says that it cannot start as configured, ``RunFailedError``
         when it keeps dying.
         """
+        self._bound_output()
         if self.finished or self.running:
             return
         now = self.clock.monotonic()
@@ -101,6 +105,14 @@ class NodeProcess:
         elif now >= self._due:
             self.restarts += 1
             self.start()
+
+    def _bound_output(self) -> None:
+        """Set the output aside when it has grown large. The process appends, so it goes on at the start of the emptied file; its
+        messages are in its log file as well, whatever falls between the copy and the cut."""
+        with contextlib.suppress(OSError):
+            if self.output.stat().st_size > OUTPUT_BYTES:
+                shutil.copyfile(self.output, self.output.with_suffix(".out.1"))
+                os.truncate(self.output, 0)
 
     def ask_to_stop(self) -> None:
         """SIGTERM: finish or hand back what is in hand."""

@@ -44,6 +44,10 @@ class Summary(TypedDict):
     dead_letters: int
     learner_busy: float | None
     collector_busy: float | None
+    log_bytes: int | None
+    """That the run's topics take on disk at the end, all copies together."""
+    store_bytes: int | None
+    """The same for its objects."""
 
 
 def make_summary(
@@ -52,6 +56,9 @@ def make_summary(
     seconds: float,
     eval_first: EvaluationResult | None,
     eval_last: EvaluationResult | None,
+    *,
+    log_bytes: int | None = None,
+    store_bytes: int | None = None,
 ) -> Summary:
     """The summary of what ``history`` has seen. ``seconds``: how long the run took, all its parts together."""
     success = [episode.success for episode in history.judged()]
@@ -78,6 +85,8 @@ def make_summary(
         dead_letters=history.dead_letters,
         learner_busy=history.busy("learner"),
         collector_busy=history.busy("collector"),
+        log_bytes=log_bytes,
+        store_bytes=store_bytes,
     )
 
 

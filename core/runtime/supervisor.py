@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,6 @@ from typing import Any
 
 import structlog
 import tomli_w
-from pydantic import SecretStr
 
 from distrl.connectors import open_bus, open_store
 from distrl.core.config import ENVIRONMENT_PREFIX, Config
@@ -27,8 +26,10 @@ from distrl.core.contracts.bus import Bus
 from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Role
 from distrl.core.contracts.store import BlobStore
+from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import ConfigError, DistrlError, RunFailedError
 from distrl.core.runtime.codec import open_codec
+from distrl.core.runtime.janitor import Janitor
 from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
 from distrl.core.runtime.node import SUPERVISOR_PID
@@ -36,8 +37,10 @@ from distrl.core.runtime.outbox import Outbox, outbox_path
 from distrl.core.runtime.process import NodeProcess
 from distrl.core.runtime.progress import NodeLine, Phase, Progress
 from distrl.core.runtime.rate import EvaluationResult, Rate
+from distrl.core.runtime.redaction import without_secrets
 from distrl.core.runtime.report import write_report
 from distrl.core.runtime.run_endpoint import RunEndpoint
+from distrl.core.runtime.runs import remove_run
 from distrl.core.runtime.summary import Summary, make_summary, write_summary
 from distrl.core.runtime.tail import RunTail
 from distrl.core.runtime.topic import declared_topics
@@ -88,26 +91,32 @@ def supervise(
         configure_logging("warning", file=directory / "logs" / "supervisor.log", node="supervisor", role="supervisor")
         _write_config(config, directory / "config.toml", plugin_files)
         bus.admin().create(declared_topics(config))
-        supervisor = Supervisor(config, bus, stack, on_progress or (lambda _: None), clock)
+        supervisor = Supervisor(config, bus, store, stack, on_progress or (lambda _: None), clock)
         log.info("supervising", run=config.run.name, source=str(config_source or ""))
         return supervisor.run()
 
 
 def forget(config: Config, bus: Bus, store: BlobStore) -> None:
-    """Remove all that a run has left: topics, objects and its folder."""
-    prefix = f"distrl.{config.run.name}."
-    admin = bus.admin()
-    admin.delete([name for name in admin.topics() if name.startswith(prefix)])
-    for stat in list(store.list(f"{config.run.name}/")):
-        store.delete(stat.key)
+    """Remove all that a run has left: topics, groups, objects and its folder."""
+    remove_run(bus, store, config.run.name)
     shutil.rmtree(config.run_directory, ignore_errors=True)
 
 
 class Supervisor:
     """One supervised run. ``run`` may be called once."""
 
-    def __init__(self, config: Config, bus: Bus, stack: ExitStack, on_progress: OnProgress, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        bus: Bus,
+        store: BlobStore,
+        stack: ExitStack,
+        on_progress: OnProgress,
+        clock: Clock,
+    ) -> None:
         self._config = config
+        self._bus = bus
+        self._store = store
         self._directory = config.run_directory
         self._on_progress = on_progress
         self._clock = clock
@@ -153,6 +162,10 @@ class Supervisor:
 
         self._environment = environment
         self._config_file = config_file
+        self._janitor = Janitor(
+            config_file, self._directory / "logs", environment, clock, every_hours=config.store.gc_hours
+        )
+        stack.callback(self._janitor.close)
         self._learner = [node("learner", "learner-0")]
         self._judges = [
             *(node("evaluator", f"evaluator-{index}") for index in range(config.evaluator.nodes)),
@@ -305,7 +318,7 @@ class Supervisor:
         self._tail.catch_up()
         seconds = self._clock.monotonic() - self._started + self._earlier_seconds
         first, last = self._evaluate()
-        summary = make_summary(self._history, self._config, seconds, first, last)
+        summary = make_summary(self._history, self._config, seconds, first, last, **self._bytes())
         write_summary(self._directory / "summary.json", summary)
         write_report(self._directory / "report.html", self._history, summary, self._config)
         self._phase = "done"
@@ -316,6 +329,22 @@ class Supervisor:
                 f"evaluated {summary['evaluated']}, ingested {summary['ingested']}, dead letters {summary['dead_letters']}"
             )
         return summary
+
+    def _bytes(self) -> dict[str, int | None]:
+        """What the run takes by now; ``None`` where that cannot be told."""
+
+        def total(sizes: Callable[[], Iterable[int]]) -> int | None:
+            try:
+                return sum(sizes())
+            except DistrlError as error:
+                log.warning("what the run takes on disk is not known", error=str(error))
+                return None
+
+        run = self._config.run.name
+        return {
+            "log_bytes": total(lambda: self._bus.admin().sizes(TopicName.prefix(run)).values()),
+            "store_bytes": total(lambda: (stat.size for stat in self._store.list(f"{run}/"))),
+        }
 
     # --- evaluation -------------------------------------------------------------------------
 
@@ -369,6 +398,7 @@ class Supervisor:
         self._observe(limit=5000)
         for process in watch:
             process.watch()
+        self._janitor.tick()
 
     def _observe(self, *, limit: int) -> None:
         """Take in what the log has. A log that is away for a while is the nodes' business: they keep their work and go on."""
@@ -466,24 +496,10 @@ def child_environment(config: Config) -> dict[str, str]:
     environment = {
         name: value for name, value in os.environ.items() if not (name.startswith(ENVIRONMENT_PREFIX) and "__" in name)
     }
-    for section, keys in _secrets(config).items():
-        for key, value in keys.items():
-            if value:
-                environment[f"{ENVIRONMENT_PREFIX}{section.upper()}__{key.upper()}"] = value
+    environment |= without_secrets(config)[1]
     environment[SUPERVISOR_PID] = str(os.getpid())
     environment.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each fight over the cores
     return environment
-
-
-def _secrets(config: Config) -> dict[str, dict[str, str]]:
-    """By section and key, every setting that is a secret, and the name that the store knows us by."""
-    secrets = {"store": {"access_key": config.store.access_key}}
-    for section in type(config).model_fields:
-        for key in type(getattr(config, section)).model_fields:
-            value = getattr(getattr(config, section), key)
-            if isinstance(value, SecretStr):
-                secrets.setdefault(section, {})[key] = value.get_secret_value()
-    return secrets
 
 
 def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
@@ -500,11 +516,9 @@ def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
 def _write_config(config: Config, path: Path, plugin_files: Sequence[Path]) -> None:
     """The configuration as used, with absolute plugin files, for the nodes and for people.
 
-    Secrets of the sections are left out. A plugin's options stand as they were given, since nodes read them
-    here, so the file is its owner's alone.
+    Secrets are left out, those of plugins' options as far as a name tells them, so the file is its owner's alone.
     """
-    secrets = {section: set(keys) for section, keys in _secrets(config).items()}
-    table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude=secrets)
+    table, _ = without_secrets(config)
     table["run"]["plugins"] = [str(file.resolve()) for file in (*config.run.plugins, *plugin_files)]
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)

@@ -110,6 +110,8 @@ def test_the_summary_has_exactly_the_promised_keys() -> None:
         "dead_letters",
         "learner_busy",
         "collector_busy",
+        "log_bytes",
+        "store_bytes",
     ]
     assert list(summary) == promised
     assert set(get_type_hints(Summary)) == set(promised)
