@@ -475,17 +475,6 @@ class Supervisor:
             yield
             return
 
-def _secrets(config: Config) -> dict[str, dict[str, str]]:
-    """By section and key, every setting that is a secret, and the name that the store knows us by."""
-    secrets = {"store": {"access_key": config.store.access_key}}
-    for section in type(config).model_fields:
-        for key in type(getattr(config, section)).model_fields:
-            value = getattr(getattr(config, section), key)
-            if isinstance(value, SecretStr):
-                secrets.setdefault(section, {})[key] = value.get_secret_value()
-    return secrets
-
-
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             if self._stop.is_set():
                 raise KeyboardInterrupt
@@ -514,6 +503,17 @@ def child_environment(config: Config) -> dict[str, str]:
     environment[SUPERVISOR_PID] = str(os.getpid())
     environment.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each fight over the cores
     return environment
+
+
+def _secrets(config: Config) -> dict[str, dict[str, str]]:
+    """By section and key, every setting that is a secret, and the name that the store knows us by."""
+    secrets = {"store": {"access_key": config.store.access_key}}
+    for section in type(config).model_fields:
+        for key in type(getattr(config, section)).model_fields:
+            value = getattr(getattr(config, section), key)
+            if isinstance(value, SecretStr):
+                secrets.setdefault(section, {})[key] = value.get_secret_value()
+    return secrets
 
 
 def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
