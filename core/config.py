@@ -364,7 +364,7 @@ def load_config(
         keys, value = name.strip().split("."), _value(text.strip())
         if _is_text(keys) and not isinstance(value, str):
             value = text.strip()
-        _assign(table, keys, value, source=f"--set {override}")
+        _assign(table, keys, value, source=f"--set {name}")
     return parse_config(table, source=str(path) if path else "the configuration")
 
 

@@ -70,9 +70,11 @@ def _usage(error: click.ClickException) -> int:
 
 
 def _say(line: str, debug: Debug) -> None:
+    from distrl.core.runtime.redaction import conceal
+
     if debug.on and sys.exc_info()[0] is not None:
-        click.echo(traceback.format_exc(), err=True, nl=False)
-    click.echo(line, err=True)
+        click.echo(conceal(traceback.format_exc()), err=True, nl=False)
+    click.echo(conceal(line), err=True)
 
 
 def _one_line(error: object) -> str:

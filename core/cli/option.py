@@ -61,11 +61,14 @@ def load(config: Path | None, overrides: Sequence[str] = (), **settings: object)
     """Read a configuration with ``--set`` over it and command-line options (``section__key=value``) over both."""
     from distrl.core.config import load_config
     from distrl.core.runtime.log import configure_logging
+    from distrl.core.runtime.redaction import remember
 
     # Warnings of libraries and plugins go to stderr: stdout holds what the command prints, JSON perhaps.
     configure_logging("warning", file=None, node="command", role="command")
     extra = [f"{key.replace('__', '.')}={_toml(value)}" for key, value in settings.items() if value is not None]
-    return load_config(config, overrides=[*overrides, *extra])
+    loaded = load_config(config, overrides=[*overrides, *extra])
+    remember(loaded)
+    return loaded
 
 
 def _toml(value: object) -> str:

@@ -15,7 +15,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from distrl.core.errors import ConfigError
-from distrl.core.runtime.redaction import HIDDEN, is_secret, redact
+from distrl.core.runtime.redaction import HIDDEN, conceal, is_secret, redact
 
 FILE_BYTES = 20_000_000
 """A log file that grows beyond this is set aside; the one before the last is dropped."""
@@ -62,9 +62,16 @@ def configure_logging(level: str, file: Path | None, node: str, role: str) -> No
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Hides the secrets of this process in the finished line, tracebacks and words of libraries included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return conceal(super().format(record))
+
+
 def _handler(handler: logging.Handler, shared: list[Processor], last: list[Processor]) -> logging.Handler:
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
+        _Formatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )

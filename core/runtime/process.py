@@ -43,7 +43,7 @@ class NodeProcess:
     """Of ``distrl-node``, without what this adds."""
     output: Path
     """Where its standard output and error go."""
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     clock: Clock
     patience_s: float
     """How long a node that has run well before may fail to start because a service is away."""

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import structlog
 import tomli_w
-from pydantic import SecretStr
 
 from distrl.connectors import open_bus, open_store
 from distrl.core.config import ENVIRONMENT_PREFIX, Config
@@ -38,6 +36,7 @@ from distrl.core.runtime.outbox import Outbox, outbox_path
 from distrl.core.runtime.process import NodeProcess
 from distrl.core.runtime.progress import NodeLine, Phase, Progress
 from distrl.core.runtime.rate import EvaluationResult, Rate
+from distrl.core.runtime.redaction import without_secrets
 from distrl.core.runtime.report import write_report
 from distrl.core.runtime.run_endpoint import RunEndpoint
 from distrl.core.runtime.runs import remove_run
@@ -496,24 +495,10 @@ def child_environment(config: Config) -> dict[str, str]:
     environment = {
         name: value for name, value in os.environ.items() if not (name.startswith(ENVIRONMENT_PREFIX) and "__" in name)
     }
-    for section, keys in _secrets(config).items():
-        for key, value in keys.items():
-            if value:
-                environment[f"{ENVIRONMENT_PREFIX}{section.upper()}__{key.upper()}"] = value
+    environment |= without_secrets(config)[1]
     environment[SUPERVISOR_PID] = str(os.getpid())
     environment.setdefault("OMP_NUM_THREADS", "1")  # several processes with several threads each fight over the cores
     return environment
-
-
-def _secrets(config: Config) -> dict[str, dict[str, str]]:
-    """By section and key, every setting that is a secret, and the name that the store knows us by."""
-    secrets = {"store": {"access_key": config.store.access_key}}
-    for section in type(config).model_fields:
-        for key in type(getattr(config, section)).model_fields:
-            value = getattr(getattr(config, section), key)
-            if isinstance(value, SecretStr):
-                secrets.setdefault(section, {})[key] = value.get_secret_value()
-    return secrets
 
 
 def _refuse_deadlock(config: Config, plugins: PluginManager) -> None:
@@ -532,8 +517,7 @@ def _write_config(config: Config, path: Path, plugin_files: Sequence[Path]) -> N
 
     Secrets are left out, those of plugins' options as far as a name tells them, so the file is its owner's alone.
     """
-    secrets = {section: set(keys) for section, keys in _secrets(config).items()}
-    table: dict[str, Any] = config.model_dump(mode="json", exclude_none=True, exclude=secrets)
+    table, _ = without_secrets(config)
     table["run"]["plugins"] = [str(file.resolve()) for file in (*config.run.plugins, *plugin_files)]
     temporary = path.with_suffix(".new")
     temporary.unlink(missing_ok=True)
