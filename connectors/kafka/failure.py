@@ -83,8 +83,8 @@ def translate(error: Exception, doing: str, brokers: str) -> DistrlError:
         )
     if isinstance(error, errors.AuthorizationError):
         return BusAuthorizationError(
-            f"{doing}: the brokers do not allow it ({type(error).__name__}); `distrl topics acls` prints the rights that "
-            "each role needs"
+            f"{doing}: the brokers do not allow it ({type(error).__name__}{_named(error)}); `distrl topics acls` prints "
+            "the rights that each role needs"
         )
     if isinstance(error, errors.UnknownTopicOrPartitionError):
         return UnknownTopicError(f"{doing}: no such topic; make it with `distrl topics apply`")
@@ -141,6 +141,12 @@ def _translate_tls(error: ssl.SSLError, doing: str, brokers: str) -> DistrlError
         f"{doing}: the Kafka brokers {brokers} do not speak TLS, or stopped ({reason}); check bus.bootstrap and "
         "bus.security_protocol"
     )
+
+
+def _named(error: Exception) -> str:
+    """Of which topics kafka-python says it, if it does."""
+    names = error.args[0] if error.args else None
+    return f": {', '.join(sorted(map(str, names)))}" if isinstance(names, set | frozenset | list | tuple) else ""
 
 
 def _said(error: Exception) -> str:

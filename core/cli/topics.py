@@ -125,6 +125,53 @@ def _commands(planned: Sequence[PlannedTopic], bus: BusConfig, only: Collection[
     }
 
 
+@command.command("acls")
+@option.config
+@option.name
+@option.overrides
+@click.option("--role", "part", required=True, help="A role, `supervisor`, `status` or `administrator`.")
+@click.option("--principal", default="User:NAME", show_default=True, help="Who is to have the rights.")
+@click.option("--commands", is_flag=True, help="Print the lines with which an administrator of Kafka gives them.")
+@option.as_json
+@option.debug
+def acls(
+    config: Path,
+    name: str | None,
+    overrides: tuple[str, ...],
+    part: str,
+    principal: str,
+    commands: bool,
+    as_json: bool,
+) -> None:
+    """Print the rights that a part of this run needs on Kafka, and no more. Asks no broker."""
+    loaded = option.load(config, overrides, run__name=name)
+    from distrl.connectors.kafka import acl
+
+    _refuse_without_brokers(loaded.bus)
+    if part not in acl.PARTS:
+        raise ConfigError(f"--role {part}: there are {', '.join(acl.PARTS)}")
+    acl.check_principal(principal)
+    rights = acl.acls(loaded, part)
+    if commands and not as_json:
+        for right in rights:
+            click.echo(acl.command_line(loaded, right, principal))
+        return
+    from distrl.core.cli.table import show
+
+    rows = [
+        {
+            "principal": principal,
+            "operation": right.operation,
+            "resource": right.resource,
+            "pattern": right.pattern,
+            "name": right.name,
+            "command": acl.command_line(loaded, right, principal),
+        }
+        for right in rights
+    ]
+    show(("principal", "operation", "resource", "pattern", "name"), rows, as_json=as_json)
+
+
 def _refuse_without_brokers(bus: BusConfig) -> None:
     if bus.kind != "kafka":
-        raise ConfigError("the embedded log has no administrator: `distrl topics apply` makes its topics")
+        raise ConfigError("the embedded log has no administrator and no rights: `distrl topics apply` makes its topics")
