@@ -197,7 +197,7 @@ class ConfluentRegistry:
             raise UnknownSchemaError(f"schema {key} of {self} is not an Avro schema that stands alone")
         try:
             definition = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._odd(text) from error
         if not isinstance(definition, dict):
             raise UnknownSchemaError(f"schema {key} of {self} is not that of a record")
@@ -236,7 +236,7 @@ class ConfluentRegistry:
             raise self._unavailable(f"{self} answers {method} {path} with HTTP status {status}", begun)
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if 200 <= status < 300:
             if answer is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,19 @@ from distrl.connectors.appium.hierarchy import read_hierarchy
 from distrl.connectors.embedded.partition import pack_headers, unpack_headers
 from distrl.connectors.folder import FolderStore
 from distrl.connectors.ledger import read_ledger
+from distrl.connectors.registry.confluent import ConfluentRegistry
 from distrl.core.config import load_config
 from distrl.core.contracts.action import InvalidAction, parse_action
-from distrl.core.errors import BusError, CheckpointError, ConfigError, DeviceError, StoreError
+from distrl.core.contracts.clock import SystemClock
+from distrl.core.errors import (
+    BusError,
+    CheckpointError,
+    CodecError,
+    ConfigError,
+    DeviceError,
+    RegistryError,
+    StoreError,
+)
 from distrl.core.runtime.checkpoint import Checkpoints, Covered
 from distrl.core.runtime.outbox import Outbox
 
@@ -118,3 +131,34 @@ def test_an_optimizers_state_without_a_part_is_named(tmp_path: Path) -> None:
     save_file({"0.exp_avg": torch.zeros(3)}, tmp_path / OPTIMIZER)
     with pytest.raises(CheckpointError, match="does not fit"):
         restore_optimizer(torch.optim.Adam([parameter]), tmp_path)
+
+
+class Odd(BaseHTTPRequestHandler):
+    """A server that is no schema registry: every answer is the same."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.mark.parametrize("body", [DEEP, json.dumps({"schema": DEEP}), DIGITS, json.dumps({"schema": "[]"}), "\xff"])
+def test_an_answer_that_is_no_schema_is_refused(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    monkeypatch.setattr(Odd, "body", body.encode("latin-1"))
+    with HTTPServer(("127.0.0.1", 0), Odd) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        registry = ConfluentRegistry(f"http://127.0.0.1:{server.server_port}", clock=SystemClock())
+        try:
+            with pytest.raises((RegistryError, CodecError)):
+                registry.schema(7)
+        finally:
+            registry.close()
+            server.shutdown()
+            thread.join()
