@@ -100,7 +100,8 @@ class SupervisedRun:
         }
 
     def pid(self, role: str) -> int:
-        """Of a running node of the role: as its last sign of life says, still running, and one of this run."""
+        """Of a running node of the role, or the one by this id: as its last sign of life says, still running, and one of this
+        run."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.output.read_text()
@@ -109,7 +110,9 @@ class SupervisedRun:
                 pids = [
                     event.pid
                     for event in self.events("nodes")
-                    if isinstance(event, NodeStatus) and event.role == role and event.plugin != "demonstrator"
+                    if isinstance(event, NodeStatus)
+                    and role in (event.role, event.envelope.node)
+                    and event.plugin != "demonstrator"
                 ]
             for pid in reversed(pids):
                 with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ Loss is measured against the simulated phones' own ledgers, which they write out
 from __future__ import annotations
 
 import os
+import random
 import signal
 from typing import TYPE_CHECKING
 
@@ -47,3 +48,20 @@ def test_a_killed_role_loses_nothing(start_run: StartRun, bus: str, role: str) -
     assert summary["dead_letters"] == 0
     starts = [int(path.read_text()) for path in run.nodes.glob("*/starts") if path.parent.name.startswith(role)]
     assert max(starts) >= 2, "the killed node was started again"
+
+
+def test_groups_of_two_lose_nothing_when_members_are_killed(start_run: StartRun, bus: str) -> None:
+    chance = random.Random(5)
+    run = start_run(bus, "--set", "evaluator.nodes=2", "--set", "prioritizer.nodes=2")
+    for count in (40, 90, 140):
+        run.wait_for("trajectories", count)
+        for role in ("evaluator", "prioritizer"):
+            os.kill(run.pid(f"{role}-{chance.randrange(2)}"), signal.SIGKILL)
+    summary = run.finish()
+
+    collected = run.ids("trajectories")
+    assert read_ledger(run.nodes).finished == collected
+    assert run.ids("rewards") == run.ids("feedback") == collected
+    assert run.ids("priorities") >= collected
+    assert summary["collected"] == summary["evaluated"] == summary["ingested"] == len(collected)
+    assert summary["dead_letters"] == 0
