@@ -15,6 +15,7 @@ from distrl.core.cli import option
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from distrl.core.contracts.bus import Bus
     from distrl.core.contracts.events import NodeStatus
     from distrl.core.runtime.history import RunHistory
     from distrl.core.runtime.liveness import Signs
@@ -63,7 +64,7 @@ def command(config: Path, watch: bool, name: str | None, overrides: tuple[str, .
         output = console()
 
         def look() -> dict[str, Any]:
-            return status(tail.history, tail.signs, _now_ms())
+            return status(tail.history, tail.signs, _now_ms()) | {"log_bytes": _log_bytes(bus, loaded.run.name)}
 
         if not watch:
             if as_json:
@@ -184,6 +185,7 @@ def render(state: Mapping[str, Any], width: int) -> RenderableType:
             for version, count in state["versions_in_use"].items()
         ),
         "waiting": ", ".join(f"{wait['role']} for {wait['waits_for']} ({wait['nodes']})" for wait in state["waits"]),
+        "log (bytes)": state.get("log_bytes"),
         "lag (records)": ", ".join(f"{where} {count}" for where, count in state["lag"].items()),
         "queue age (s)": ", ".join(f"{role} {age}" for role, age in state["queue_age"].items()),
         "in flight": ", ".join(
@@ -253,6 +255,17 @@ def _follow(tail: RunTail) -> None:
     deadline = time.monotonic() + WATCH_SECONDS
     while (rest := deadline - time.monotonic()) > 0:
         tail.poll(rest)
+
+
+def _log_bytes(bus: Bus, run: str) -> int | None:
+    """What the run's topics take on disk; ``None`` if whoever asks may not know. The store is not asked: it would list all it has."""
+    from distrl.core.contracts.topic import TopicName
+    from distrl.core.errors import BusError
+
+    try:
+        return sum(bus.admin().sizes(TopicName.prefix(run)).values())
+    except BusError:
+        return None
 
 
 def _now_ms() -> int:
