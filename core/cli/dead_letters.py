@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from distrl.core.contracts.events import DeadLetter
     from distrl.core.runtime.redrive import Letter
 
+SHORT = 10
+"""Digits of an id in a table: enough to name it by."""
 PREVIEW_BYTES = 512
 """Of a value that is no event, for people."""
 ROLES = ("collector", "evaluator", "prioritizer", "learner", "supervisor")
@@ -60,8 +62,16 @@ def list_letters(
         letters = select(read_letters(bus, codec_of(loaded), run), run=run, code=code, topic=topic, role=role)
     rows = [_row(letter, run) for letter in letters[-limit if limit else 0 :]]
     if not as_json:
-        rows = [row | {"id": row["id"][:12], "message": row["message"].partition("\n")[0][:120]} for row in rows]
-    columns = ("id", "time", "role", "code", "record", "key", "attempt", "state", "message")
+        rows = [
+            row
+            | {
+                "id": row["id"][:SHORT],
+                "state": row["state"].partition(" to ")[0],
+                "message": row["message"].partition("\n")[0][:120],
+            }
+            for row in rows
+        ]
+    columns = ("id", "record", "role", "code", "state", "message")
     kind = "such " if _any(code, topic, role) else ""
     show(columns, rows, as_json=as_json, empty=f"run {run!r} has no {kind}dead letters")
 
@@ -172,17 +182,17 @@ def redrive_letters(
             for letter in chosen:
                 if letter.redriven and not again:
                     raise ConfigError(
-                        f"dead letter {letter.letter_id[:12]} was sent back to {letter.markers[-1].position} already; "
+                        f"dead letter {letter.letter_id[:SHORT]} was sent back to {letter.markers[-1].position} already; "
                         "--again sends it once more"
                     )
                 if why := refusal(letter, run):
-                    raise ConfigError(f"dead letter {letter.letter_id[:12]}: {why}")
+                    raise ConfigError(f"dead letter {letter.letter_id[:SHORT]}: {why}")
         else:
             found = select(letters, run=run, code=code, topic=topic, role=role)
             chosen = [letter for letter in found if again or not letter.redriven]
             for letter in chosen:
                 if why := refusal(letter, run):
-                    click.echo(f"left out: dead letter {letter.letter_id[:12]}: {why}", err=True)
+                    click.echo(f"left out: dead letter {letter.letter_id[:SHORT]}: {why}", err=True)
             chosen = [letter for letter in chosen if not refusal(letter, run)]
         records = {letter.origin for letter in chosen}
         if chosen and not dry_run and not yes:
@@ -197,8 +207,9 @@ def redrive_letters(
     for row in rows:
         del row["state"]
     if not as_json:
-        rows = [row | {"id": row["id"][:12]} for row in rows]
-    columns = ("id", "role", "code", "record", "key", "attempt", *(() if dry_run else ("sent_to",)))
+        prefix = f"distrl.{run}."
+        rows = [row | {"id": row["id"][:SHORT], "sent_to": (row["sent_to"] or "").removeprefix(prefix)} for row in rows]
+    columns = ("id", "record", "role", "code", *(() if dry_run else ("sent_to",)))
     show(columns, rows, as_json=as_json, empty="nothing to send back")
     if rows and not as_json:
         click.echo(f"\n{len(records)} records {'would be' if dry_run else 'were'} sent back")

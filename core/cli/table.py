@@ -15,7 +15,7 @@ from rich.text import Text
 
 PIPE_WIDTH = 200
 """Columns where there is no terminal to ask: what goes into a file or another program is not cut."""
-FOLDED = frozenset({"summary", "description", "default", "type", "found", "do", "value"})
+FOLDED = frozenset({"summary", "message", "description", "default", "type", "found", "do", "value"})
 """Columns of free text; all others stay on one line as long as there is room for them."""
 Row = Mapping[str, Any]
 

@@ -100,6 +100,8 @@ class Counting:
 
     def ingest(self, batch):
         for item in batch:
+            if item.trajectory.trajectory_id in (HERE / "refused").read_text().split():
+                raise StoreUnavailableError("its artefacts are out of reach")
             assert item.trajectory.trajectory_id not in self.kept
             self.kept[item.trajectory.trajectory_id] = 1.0
 
@@ -149,7 +151,7 @@ class World:
     def __init__(self, directory: Path, bus: dict[str, Any], **sections: dict[str, Any]) -> None:
         self.directory = directory
         (directory / "plugins.py").write_text(PLUGINS)
-        self.say(bad="", retriable="", slow="", seconds="0")
+        self.say(bad="", retriable="", refused="", slow="", seconds="0")
         self.run = f"r{uuid.uuid4().hex[:10]}"
         table: dict[str, Any] = {
             "run": {
@@ -399,6 +401,19 @@ def test_an_outage_without_an_end_ends_the_node_and_loses_nothing(tmp_path: Path
     (tmp_path / "away").unlink()
     with world.nodes("evaluator"):
         until(lambda: world.rewarded() == ["t0", "t1", "t2"])
+    world.bus.close()
+
+
+def test_a_checkpoint_does_not_pass_what_the_learner_still_tries(tmp_path: Path) -> None:
+    world = World(tmp_path, {"kind": "embedded", "partitions": 1})
+    world.say(refused="t1")
+    world.send("t0", "t1", "t2", "t3")
+    with world.nodes("evaluator", "prioritizer", "learner"):
+        until(lambda: world.ingested() == ["t0", "t2", "t3"])
+    assert world.letters() == []
+    world.say(refused="")
+    with world.nodes("learner"):
+        until(lambda: world.ingested() == ["t0", "t1", "t2", "t3"])
     world.bus.close()
 
 
