@@ -283,7 +283,7 @@ class ReplayBuffer:
 
 def _power(priority: float, alpha: float) -> float:
     try:
-        return min(priority**alpha, LARGEST_WEIGHT)
+        return min(math.pow(priority, alpha), LARGEST_WEIGHT)
     except OverflowError:
         return LARGEST_WEIGHT
 
