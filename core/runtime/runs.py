@@ -12,7 +12,7 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import ROLES
 from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import HOUR_MS, RUN_PATTERN, TopicName
-from distrl.core.errors import BusError, UnknownTopicError
+from distrl.core.errors import BusAuthorizationError, BusError, UnknownTopicError
 from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.scan import records
 
@@ -59,7 +59,11 @@ def known_runs(bus: Bus, store: BlobStore, codec: Codec, clock: Clock, *, only: 
 
     admin = bus.admin()
     topics = [name for name in admin.topics() if name.startswith(prefix)]
-    sizes = admin.sizes(prefix)
+    try:
+        sizes = admin.sizes(prefix)
+    except BusAuthorizationError as error:
+        log.warning("sizes on the log are not known", error=str(error))
+        sizes = {}
     ends = admin.end_offsets(topics)
     for name in topics:
         if (run := run_of(_run_name(name))) is not None:
