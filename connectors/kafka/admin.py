@@ -146,7 +146,9 @@ class KafkaAdmin:
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found = self._call("asking for the sizes of topics", lambda client: client.describe_log_dirs())
         if not any(broker["log_dirs"] for broker in found):  # all that the client lets through of a refusal
-            raise BusAuthorizationError("the brokers do not tell the sizes of topics: that takes Describe on the cluster")
+            raise BusAuthorizationError(
+                "the brokers do not tell the sizes of topics: that takes Describe on the cluster"
+            )
         sizes: dict[str, int] = {}
         for broker in found:
             for directory in broker["log_dirs"]:
