@@ -45,7 +45,7 @@ name = "{name}"
 heartbeat_seconds = 0.5
 watchdog_seconds = 120
 [bus]
-session_seconds = 6
+session_seconds = 15
 partitions = 2
 {bus}
 [tasks]
