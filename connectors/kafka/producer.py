@@ -147,6 +147,7 @@ class KafkaLogProducer:
         """Runs on a client's thread, perhaps that of one which was replaced: what is written is written."""
         topic, partition = deliveries[0].topic, deliveries[0].partition
         positions = [RecordPosition(topic, partition, first + index) for index in range(len(deliveries))]
+        self._progress = self._clock.monotonic()
         self._settle(deliveries, positions)
 
     def _failed(self, attempt: int, deliveries: Sequence[Delivery], error: Exception) -> None:
@@ -169,7 +170,6 @@ class KafkaLogProducer:
         with self._table:
             pending = self._pending
             mine = [pending.pop(delivery, self) is None for delivery in deliveries]
-        self._progress = self._clock.monotonic()
         if not all(mine):
             deliveries = [delivery for delivery, is_mine in zip(deliveries, mine, strict=True) if is_mine]
             outcomes = [outcome for outcome, is_mine in zip(outcomes, mine, strict=True) if is_mine]

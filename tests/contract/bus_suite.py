@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import pytest
@@ -412,6 +413,18 @@ class BusContract:
         topic = topics()
         with bus_factory(in_flight_records=4).producer() as producer:
             assert len(send_all(producer, topic, [b"%d" % index for index in range(100)])) == 100
+
+    def test_a_future_s_callback_may_send(self, bus_factory: BusFactory, topics: TopicFactory) -> None:
+        """There is room for the next record before the sender hears of the last one, even if that was all the room."""
+        topic = topics()
+        sent = SimpleQueue[Any]()
+        with bus_factory(in_flight_records=1, send_seconds=20.0).producer() as producer:
+            first = producer.send(topic, b"first")
+            first.add_done_callback(lambda _: sent.put(producer.send(topic, b"second")))
+            second = sent.get(timeout=WAIT_S)
+            assert second.result(WAIT_S).offset > first.result(0).offset
+            producer.flush(WAIT_S)
+            assert producer.in_flight() == (0, 0)
 
     def test_failed_delivery_reaches_the_future(
         self, bus_factory: BusFactory, topics: TopicFactory, stall: Stall

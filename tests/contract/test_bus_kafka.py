@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bus_suite import WAIT_S, BusContract, TopicFactory
@@ -45,6 +45,15 @@ class TestKafkaBus(GroupContract, BusContract):
 
         yield stalled
         kafka_server.resume()
+
+    def test_what_is_no_bytes_is_refused_at_once(self, producer: Producer, topics: TopicFactory) -> None:
+        topic = topics()
+        wrong: list[dict[str, Any]] = [{"value": "text"}, {"key": "text"}, {"headers": (("name", "text"),)}]
+        for part in wrong:
+            with pytest.raises(TypeError, match="bytes"):
+                producer.send(topic, **{"value": b"v", **part})
+        assert producer.in_flight() == (0, 0)
+        producer.send(topic, b"v").result(WAIT_S)
 
     def test_compaction_leaves_the_newest_of_each_key_at_its_offset(
         self, bus: Bus, producer: Producer, topics: TopicFactory, kafka_server: KafkaServer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -470,16 +471,50 @@ def test_a_callback_may_ask_and_seek(broker: KafkaServer) -> None:
         assert asked == [5, {zero: 5}, {zero: 0}, 3]
 
 
-def test_many_small_records_fit_a_topic_of_small_batches(broker: KafkaServer) -> None:
-    """The client's batches are larger than the topic allows; it has to split them."""
-    with opened(broker) as bus:
+@pytest.mark.parametrize("compression", ["auto", "zstd"])
+def test_many_small_records_fit_a_topic_of_small_batches(broker: KafkaServer, compression: str) -> None:
+    """The client's batches are larger than the topic allows, and do not get smaller by compressing; it has to split them."""
+    noise = random.Random(3)
+    with opened(broker, compression=compression) as bus:
         topic = made(bus, max_record_bytes=65_536)
+        sent = [b"%04d" % number + noise.randbytes(1000) for number in range(500)]
         with bus.producer() as producer:
-            futures = [producer.send(topic, b"%04d" % number + bytes(1000), key=b"k") for number in range(500)]
+            futures = [producer.send(topic, value, key=b"k") for value in sent]
             offsets = [future.result(WAIT_S).offset for future in futures]
         values = read_to_end(bus, topic)
-        assert [(value or b"")[:4] for value in first_seen(values)] == [b"%04d" % number for number in range(500)]
-        assert [(values[offset] or b"")[:4] for offset in offsets] == [b"%04d" % number for number in range(500)]
+        assert first_seen(values) == sent
+        assert [values[offset] for offset in offsets] == sent
+
+
+class BreakingClock(SystemClock):
+    """Raises, once it is told to, wherever the keeper of a producer asks for the time."""
+
+    broken = False
+
+    def monotonic(self) -> float:
+        if self.broken and threading.current_thread().name == "kafka-producer-keeper":
+            raise RuntimeError("broken on purpose")
+        return super().monotonic()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_producer_whose_keeper_breaks_tells_its_senders_and_leaves_nothing(broker: KafkaServer) -> None:
+    clock = BreakingClock()
+    config = BusConfig(kind="kafka", bootstrap=(broker.bootstrap,), delivery_seconds=30.0)
+    with open_bus(config, clock=clock, client_id="breaking") as bus:
+        topic = made(bus)
+        producer = bus.producer()
+        producer.send(topic, b"0").result(WAIT_S)
+        broker.pause()
+        future = producer.send(topic, b"1")
+        clock.broken = True
+        assert isinstance(future.exception(WAIT_S), BusError)
+        with pytest.raises(BusError):
+            producer.send(topic, b"2")
+        deadline = time.monotonic() + WAIT_S
+        while any(thread.name == "breaking-network-thread" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize("fenced", [False, True], ids=["plain", "fenced"])
