@@ -108,6 +108,10 @@ def test_a_command_in_the_guides_is_one_that_exists(page: str, line: str) -> Non
         assert {argument for argument in arguments if "=" not in argument} <= set(targets)
         extra = [argument.partition("=")[2] for argument in arguments if argument.startswith("ARGS=")]
         program, arguments = ".venv/bin/distrl", ["demo", *shlex.split(extra[0])] if extra else []
+    if program in ("cp", "docker"):
+        source = arguments[0] if program == "cp" else arguments[arguments.index("-f") + 1]
+        assert (ROOT / source).is_file(), f"{page}: {line}"
+        return
     roots = {".venv/bin/distrl": distrl, ".venv/bin/distrl-node": distrl_node}
     assert program in roots, f"{page}: {line}"
     _parse(roots[program], arguments)
