@@ -135,7 +135,8 @@ class Evaluator(Protocol):
     def evaluate(self, batch: Sequence[Trajectory]) -> Sequence[Verdict]:
         """One verdict a trajectory, in order. Aborted ones are never offered.
 
-        A ``DistrlError`` makes the runtime try the trajectories one by one; the one that fails goes to the dead letters.
+        May take minutes: it is made and called in a thread of its own. An error makes the runtime try the trajectories one by one; the
+        one that fails goes to the dead letters, or is tried again later if the error is a retriable ``DistrlError``.
         """
 
 
