@@ -36,12 +36,17 @@ from distrl.core.contracts.metric import OUTBOX_SINCE
 from distrl.core.contracts.store import BlobRef, BlobStat, BlobStore, Leftovers
 from distrl.core.contracts.topic import HOUR_MS, TopicName
 from distrl.core.errors import BlobNotFoundError, StoreError, UnknownRunError, UnknownSchemaError
+from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.artefact import StoredArtefacts, renewal_s
 from distrl.core.runtime.blob import blob_ref, stored_blob, stored_blobs
 from distrl.core.runtime.checkpoint import Checkpoints, Covered
+from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.garbage import Collected, collect, usage
+from distrl.core.runtime.health import Health
+from distrl.core.runtime.heartbeat import Heartbeat
 from distrl.core.runtime.outbox import Outbox, outbox_path
 from distrl.core.runtime.topic import declared_topics
+from distrl.core.runtime.view import NodeView
 from distrl.testing import make_envelope, make_step, make_trajectory
 
 if TYPE_CHECKING:
@@ -365,6 +370,47 @@ def test_one_of_this_machine_is_asked_itself(run: Run) -> None:
     run.send(sign("near", host=socket.gethostname()), "nodes", key="near", time_ms=CLOCK.time_ms() - 60 * HOUR_MS)
     result = run.collect()
     assert (removed(result), run.has(needed), result.held_by) == (1, True, {})
+
+
+@pytest.mark.parametrize("since", [0, 7])
+def test_a_collector_that_leaves_episodes_behind_says_so(run: Run, since: int) -> None:
+    activity, view = Activity(CLOCK), NodeView(state="stopped", outbox_since_ms=since)
+    health = Health(CLOCK, activity, view, hang_s=60.0, queue_age_s=60.0, heartbeat_s=60.0)
+    writer = EventWriter(
+        run.producer,
+        CODEC,
+        run=run.name,
+        node="n",
+        role="collector",
+        clock=CLOCK,
+        activity=activity,
+        stop=threading.Event(),
+        patience_s=5.0,
+    )
+    heartbeat = Heartbeat(
+        writer,
+        activity,
+        view,
+        health,
+        node="n",
+        role="collector",
+        plugin="episodes",
+        incarnation="i",
+        clock=CLOCK,
+        interval_s=60.0,
+        http="",
+        on_beat=lambda: None,
+    )
+    heartbeat.start()
+    heartbeat.close(leaving=True)
+    run.producer.flush(10.0)
+    with run.bus.consumer([TopicName(run.name)("nodes")]) as consumer:
+        last = consumer.poll(1.0)[-1].value
+    if since:
+        assert last is not None
+        assert CODEC.decode(last, NodeStatus).counters[OUTBOX_SINCE] == 7
+    else:
+        assert last is None
 
 
 def sign(
