@@ -1,6 +1,7 @@
 """The one place where a command ends: errors become one line on stderr and an exit code. Used by ``main`` and ``node``.
 
-0 done, 2 usage or configuration, 3 a service or package missing, 4 the run failed, 130 interrupted.
+0 done, 2 usage or configuration, 3 a service or package missing, 4 the run failed (or what was asked for with ``--exit-code`` is so),
+130 interrupted.
 """
 
 from __future__ import annotations
