@@ -35,19 +35,15 @@ class Answers:
         self.subjects: dict[str, list[str]] = {}
 
     def id_of(self, subject: str, text: str) -> int | None:
-        """The id under which ``subject`` has this very schema."""
-        definition = json.loads(text)
-        return next((int(key) for key in self.subjects.get(subject, ()) if self.schemas.get(key) == definition), None)
+        """The id under which ``subject`` has this schema, in whatever words: a registry gives it back in its own."""
+        meaning = _meaning(json.loads(text))
+        keys = self.subjects.get(subject, ())
+        return next((int(key) for key in keys if key in self.schemas and _meaning(self.schemas[key]) == meaning), None)
 
     def take(self, key: str, definition: Definition, subject: str | None = None) -> None:
-        if subject is None:
-            self.schemas.setdefault(key, definition)
-            return
-        # In the words in which it was asked for: a registry may give it back in others.
-        self.schemas[key] = definition
-        keys = self.subjects.setdefault(subject, [])
-        if key not in keys:
-            keys.append(key)
+        self.schemas.setdefault(key, definition)
+        if subject is not None and key not in self.subjects.setdefault(subject, []):
+            self.subjects[subject].append(key)
 
     def add(self, other: Answers) -> None:
         """Take what is not known yet; nothing at all if one id means two things: then those are another registry's answers."""

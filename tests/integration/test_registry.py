@@ -517,6 +517,20 @@ def test_answers_of_a_registry_that_was_set_up_anew_are_forgotten(front: Front, 
     assert json.loads(cache.read_text(encoding="utf-8"))["schemas"][keys[0]] != content["schemas"][keys[0]]
 
 
+def test_a_node_starts_again_from_a_file_that_readers_share(front: Front, tmp_path: Path) -> None:
+    """Who asks by id gets a schema in the registry's words and may write them over those of who asked for its id."""
+    cache = tmp_path / "registry.json"
+    node = Codec(opened(front.url, cache_file=cache))
+    node.prepare()
+    reader = Codec(opened(front.url, cache_file=cache))
+    for event in EVENTS:
+        assert reader.decode(node.encode(event)) == event
+    front.answer = (503, b"")
+    again = Codec(opened(front.url, cache_file=cache))
+    again.prepare()
+    assert [again.encode(event) for event in EVENTS] == [node.encode(event) for event in EVENTS]
+
+
 def test_several_processes_may_share_the_file(front: Front, tmp_path: Path) -> None:
     cache = tmp_path / "registry.json"
     codecs = [Codec(opened(front.url, cache_file=cache)) for _ in range(4)]
