@@ -122,7 +122,8 @@ class TestFolderStore(StoreContract):
         """One process ages and removes an object as fast as it can, another puts it again: a put that has returned holds."""
         store = open_store()
         child = run_python(REMOVER.format(store_code=store_code))
-        assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         try:
             ref = store.put_content("race", b"content", media_type=MEDIA_TYPE)
             child.stdout.readline()
