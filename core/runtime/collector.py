@@ -30,6 +30,8 @@ from distrl.core.runtime.weights import WeightsFollower
 
 log = structlog.get_logger(__name__)
 DEMONSTRATION_ATTEMPTS = 10
+RENEWALS_MISSED = 3
+"""A waiting learner renews the collectors' leave; so many missed ones call for a look at who is alive."""
 FULL_S = 1.0
 """Pause before a full disk is tried again."""
 RECORD_OVERHEAD_BYTES = 1024
@@ -105,7 +107,9 @@ class CollectorLoop:
             clock=node.clock,
             on_unreadable=node.writer.report,
         )
-        self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
+        self._nodes: LiveNodes | None = None
+        """Open while this node waits in vain: every collector that always read every node's signs of life would be a load that
+        grows with the square of their number."""
         self._watchdog = Watchdog(node.clock, bound_s=node.config.run.watchdog_seconds, board=node.activity)
         self._begun: dict[str, float] = {}
         """When the episodes in hand got their leave, monotonic seconds."""
@@ -142,6 +146,7 @@ class CollectorLoop:
             if self._collector.uses_weights and self._follower.poll(self._on_weights):
                 self._started = 0
                 self._watchdog.fed()
+                self._forget_nodes()
             node.activity.came_round()
             ended = self._collector.advance(self._ticket)
             self._keep(ended)
@@ -168,7 +173,7 @@ class CollectorLoop:
         self._collector.close()
         self._sender.close()
         self._follower.close()
-        self._nodes.close()
+        self._forget_nodes()
         self._outbox.close()
 
     # --- starting episodes ------------------------------------------------------------------
@@ -237,19 +242,29 @@ class CollectorLoop:
             self._watchdog.hungry(lambda: Missing("devices", words))
         else:
             node.activity.enter("weights" if self._follower.update is None else "allowance")
-            self._nodes.poll()
-            if self._follower.update is not None and self._nodes.alive("learner"):
-                self._watchdog.fed()
-            else:
-                self._watchdog.hungry(self._missing)
+            self._watchdog.hungry(self._missing)
         node.clock.wait(node.stop, 0.02)
 
-    def _missing(self) -> Missing:
-        what = "no weights have come" if self._follower.update is None else "there is no leave to start episodes"
+    def _missing(self) -> Missing | None:
+        """Who is missing, if anybody is. A learner's updates are signs of life: only when none comes is it looked for among the nodes."""
+        node = self._node
+        if self._watchdog.waited_s < RENEWALS_MISSED * node.config.learner.renew_seconds:
+            return None
+        if self._nodes is None:
+            self._nodes = LiveNodes(node.bus, node.codec, node.run, node.clock)
+        self._nodes.poll()
         learners = self._nodes.alive("learner")
+        if self._follower.update is not None and learners:
+            return None
+        what = "no weights have come" if self._follower.update is None else "there is no leave to start episodes"
         if not learners:
             return Missing("learner", f"{what}, and no learner is alive (start one: distrl-node --role learner)")
         return Missing("weights", f"{what}, although {told(learners)}")
+
+    def _forget_nodes(self) -> None:
+        if self._nodes is not None:
+            self._nodes.close()
+            self._nodes = None
 
     # --- ending episodes --------------------------------------------------------------------
 
