@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Warnings are errors, except two of kafka-python's own: how it reads its files, and that it leaves the socket of a
-    refused connection to the garbage collector."""
+    """Warnings are errors, except three of kafka-python's own: how it reads its files, and that it leaves the sockets of a
+    refused connection and of a failed handshake to the garbage collector."""
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
     config.addinivalue_line("filterwarnings", r"ignore:unclosed <socket.*laddr=\('0\.0\.0\.0':ResourceWarning")
+    config.addinivalue_line("filterwarnings", r"ignore:unclosed <ssl\.SSLSocket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")

@@ -148,9 +148,9 @@ def call(
 
 def config_file(secure: SecureKafka, user: str, name: str, extra: str = "") -> str:
     return (
-        f'[run]\nname = "{name}"\nheartbeat_seconds = 0.5\nwatchdog_seconds = 300\n[bus]\nkind = "kafka"\nbootstrap = ["{secure.server.bootstrap}"]\n'
+        f'[run]\nname = "{name}"\nwatchdog_seconds = 300\n[bus]\nkind = "kafka"\nbootstrap = ["{secure.server.bootstrap}"]\n'
         f'security_protocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-512"\nusername = "{user}"\npartitions = 1\n'
-        f'ca_file = "{secure.authority.ca_file}"\nsession_seconds = 5\n{extra}'
+        f'ca_file = "{secure.authority.ca_file}"\nsession_seconds = 30\n{extra}'
     )
 
 
