@@ -34,6 +34,9 @@ REMEMBERED_INLINE_BYTES = 4096
 RENEW_SECONDS = 900.0
 """Longest time for which an artefact that was put is taken to be fresh, see ``renewal_s``."""
 
+CORRUPT_READS = 7
+"""How often an object is read whose bytes are wrong, within about six seconds; then it is taken for spoiled where it lies."""
+
 T = TypeVar("T")
 
 
@@ -217,9 +220,19 @@ class StoredArtefacts:
             error = state.outcome.exception() if state.outcome is not None else None
             log.warning(f"could not {action}, trying again", error=str(error), attempt=state.attempt_number)
 
+        corrupt = 0
+
+        def helps(error: BaseException) -> bool:
+            """Wrong bytes may be right the next time, if they were spoiled on the way; wrong ones at rest stay so."""
+            nonlocal corrupt
+            if isinstance(error, BlobCorruptError):
+                corrupt += 1
+                return corrupt < CORRUPT_READS
+            return isinstance(error, DistrlError) and error.retriable
+
         return Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, DistrlError) and error.retriable),
-            wait=wait_exponential(multiplier=0.1, max=5.0),
+            retry=retry_if_exception(helps),
+            wait=wait_exponential(multiplier=0.1, max=5.0),  # 0.1, 0.2, 0.4, ... seconds
             stop=over,
             sleep=sleep,
             before_sleep=say,

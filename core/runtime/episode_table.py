@@ -126,6 +126,11 @@ class EpisodeTable:
         row = self._rows.get(_digest(trajectory_id))
         return self._kinds[self._kind[row]] if row is not None and self._trains(row) else None
 
+    def unfinished(self, trajectory_id: str) -> bool:
+        """Whether it is collected and not ingested: the run is not done with it."""
+        row = self._rows.get(_digest(trajectory_id))
+        return row is not None and self._is_collected(row) and not self._flags[row] & _INGESTED
+
     def success(self, trajectory_id: str) -> float | None:
         """The verdict, if there is one."""
         row = self._rows.get(_digest(trajectory_id))

@@ -198,9 +198,10 @@ class RunHistory:
         return len(self._letters)
 
     @property
-    def refused(self) -> set[bytes]:
-        """Keys of the trajectories that lie in the dead letters now, whoever refused them."""
-        return {key for key in self._letters.values() if key is not None}
+    def given_up(self) -> int:
+        """Collected trajectories that are not ingested and lie in the dead letters now, whoever refused them."""
+        keys = {key for key in self._letters.values() if key is not None}
+        return sum(self.table.unfinished(key.decode("utf-8", "replace")) for key in keys)
 
     @property
     def duplicates_dropped(self) -> int:

@@ -246,7 +246,7 @@ class Supervisor:
             if state != former:
                 former, changed = state, self._clock.monotonic()
             if (
-                total.collected - total.ingested <= len(self._history.refused)
+                total.collected - total.ingested <= self._history.given_up
                 and self._clock.monotonic() - changed >= QUIET_S
             ):
                 # What is missing lies in the dead letters, and nothing more comes.

@@ -28,7 +28,7 @@ from distrl.core.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from distrl.core.runtime.artefact import StoredArtefacts, png
+from distrl.core.runtime.artefact import CORRUPT_READS, StoredArtefacts, png
 from distrl.core.runtime.blob import blob_ref, inline_blob, inline_bytes, stored_blob
 from distrl.plugins.builtin.image import rgb
 from distrl.plugins.testkit.context import ManualClock
@@ -213,6 +213,27 @@ def test_what_is_larger_than_the_memory_is_not_kept(store: CountingStore, clock:
     for blob in (small, large, large, small):
         artefacts.read(blob)
     assert store.gets == 3
+
+
+def test_bytes_that_were_spoiled_on_the_way_are_read_again(
+    store: CountingStore, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artefacts = make(store, clock)
+    blob = artefacts.put(b"content", "text/plain")
+    path = tmp_path / "store" / store.bucket / blob.key
+    path.write_bytes(b"contenT")
+    waits: list[float] = []
+
+    def wait(event: object, seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 3:
+            path.write_bytes(b"content")
+        return False
+
+    monkeypatch.setattr(clock, "wait", wait)
+    assert artefacts.read(blob) == b"content"
+    assert len(waits) == 3
+    assert 3 < sum(0.1 * 2**number for number in range(CORRUPT_READS - 1)) < 10
 
 
 def test_tampered_artefacts_are_noticed_and_not_kept(store: CountingStore, clock: ManualClock, tmp_path: Path) -> None:

@@ -278,6 +278,17 @@ def test_dead_letters_count_once_and_their_text_is_kept_in_bounds() -> None:
     assert len(history.errors) == 20
 
 
+def test_only_collected_trajectories_that_are_not_ingested_are_given_up() -> None:
+    events: list[Event] = [trajectory(number, 1) for number in range(4)]
+    keys = [event.trajectory_id.encode() for event in events if isinstance(event, Trajectory)]
+    letters: list[Event] = [
+        DeadLetter(envelope(f"d{number}"), "DISTRL-200", "bad", "learner", "t", 0, number, key, b"")
+        for number, key in enumerate([keys[0], keys[0], keys[1], b"of poison that nobody collected", None])
+    ]
+    assert history_of([*events, *letters]).given_up == 2
+    assert history_of([*events, *letters, ingested(1, 1)]).given_up == 1
+
+
 def test_a_series_keeps_its_mean_in_bounded_memory() -> None:
     series = Series(limit=8)
     for number in range(1000):
