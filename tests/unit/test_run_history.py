@@ -279,7 +279,7 @@ def test_dead_letters_count_once_and_their_text_is_kept_in_bounds() -> None:
 
 
 def test_only_collected_trajectories_that_are_not_ingested_are_given_up() -> None:
-    events: list[Event] = [trajectory(number, 1) for number in range(4)]
+    events: list[Event] = [trajectory(number) for number in range(4)]
     keys = [event.trajectory_id.encode() for event in events if isinstance(event, Trajectory)]
     letters: list[Event] = [
         DeadLetter(envelope(f"d{number}"), "DISTRL-200", "bad", "learner", "t", 0, number, key, b"")
