@@ -282,7 +282,7 @@ def test_only_collected_trajectories_that_are_not_ingested_are_given_up() -> Non
     events: list[Event] = [trajectory(number) for number in range(4)]
     keys = [event.trajectory_id.encode() for event in events if isinstance(event, Trajectory)]
     letters: list[Event] = [
-        DeadLetter(envelope(f"d{number}"), "DISTRL-200", "bad", "learner", "t", 0, number, key, b"")
+        DeadLetter(envelope(f"d{number}"), "DISTRL-200", "bad", "learner", "distrl.r.trajectories", 0, number, key, b"")
         for number, key in enumerate([keys[0], keys[0], keys[1], b"of poison that nobody collected", None])
     ]
     assert history_of([*events, *letters]).given_up == 2
