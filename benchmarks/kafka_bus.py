@@ -110,7 +110,7 @@ def bare_consumer(config: BusConfig, topic: str) -> Any:
     )
     consumer.subscribe([topic])
     while not consumer.assignment():
-        consumer.poll(timeout_ms=100, max_records=1)
+        consumer.poll(timeout_ms=10_000, max_records=1)  # kafka-python forgets a join that outlasts one poll
     consumer.seek(TopicPartition(topic, 0), 0)
     return consumer
 
