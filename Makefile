@@ -19,6 +19,7 @@ help:
 	@echo "make test        prepare all that the tests need, then lint, type-check and test"
 	@echo "make lint        ruff, mypy, the import rules and the schemas (after make test has prepared)"
 	@echo "make fuzz        feed every reader of foreign bytes with what is nearly right (ARGS='--inputs 1000000 --target codec')"
+	@echo "make faults      harm runs in many ways and look whether anything is lost (ARGS='--each 2 --log kafka')"
 	@echo "make docs        write the reference pages of docs/ again from the code"
 	@echo "make lock        write locks/*.lock again from pyproject.toml (UPGRADE=1: with newer versions)"
 	@echo "make stack-up    start Kafka, S3 and a schema registry here, without docker (ONLY=kafka,s3,registry,appium chooses)"
@@ -48,6 +49,9 @@ test: prepare-test lint
 
 fuzz: prepare-test
 	$(VENV)/python tools/fuzz $(ARGS)
+
+faults: prepare-test
+	$(VENV)/python tests/faults/campaign.py $(ARGS)
 
 docs: prepare-test
 	$(VENV)/python tools/reference.py
