@@ -43,7 +43,9 @@ def checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("check") / "check"
     environment = {**os.environ, "GOFLAGS": "-mod=readonly", "GOPATH": str(cache_dir() / "go"), "GOTOOLCHAIN": "local"}
     environment["GOFLAGS"] += " -modcacherw"
-    subprocess.run([go, "build", "-o", str(program), "."], cwd=FOLDER / "check", env=environment, check=True, timeout=300)
+    subprocess.run(
+        [go, "build", "-o", str(program), "."], cwd=FOLDER / "check", env=environment, check=True, timeout=300
+    )
     return program
 
 
@@ -73,7 +75,11 @@ def test_a_missing_secret_and_a_broken_reference_are_refused(checker: Path, tmp_
         assert done.returncode != 0
         assert name in done.stderr
     text = (FOLDER / "compose.yaml").read_text()
-    for good, bad in (("\n  topics:", "\n  topix:"), ("source: alerts", "source: alarms"), ("restart: on-f", "restrat: on-f")):
+    for good, bad in (
+        ("\n  topics:", "\n  topix:"),
+        ("source: alerts", "source: alarms"),
+        ("restart: on-f", "restrat: on-f"),
+    ):
         assert good in text
         (tmp_path / "compose.yaml").write_text(text.replace(good, bad))
         assert load(checker, tmp_path / "compose.yaml", example_environment()).returncode != 0, bad
