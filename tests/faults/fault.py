@@ -258,7 +258,7 @@ def _writer(rig: Rig) -> Iterator[tuple[Callable[..., None], Callable[[str, int]
 
 
 FAULTS = (
-    *(Fault(f"kill -9 of a {role}", _kill(role)) for role in ROLES),
+    *(Fault(f"killed {role}", _kill(role)) for role in ROLES),
     Fault("frozen node", _freeze),
     Fault("two nodes with one id", _same_id),
     Fault("two learners", _two_learners),
