@@ -1,7 +1,8 @@
 """Which batches are compressed, and how (``bus.compression``). Used by ``backdoor`` when a batch is closed.
 
-``auto`` looks at each batch: a sample of it says whether compressing makes it clearly smaller. What is compressed already
-(PNG, JPEG, safetensors) is sent as it is for the price of the sample; readers see one log, whichever way a batch was written.
+``auto`` looks at a sample of a batch, which says whether compressing makes it clearly smaller. What is compressed already (PNG,
+JPEG, safetensors) is sent as it is, and where nothing else comes, few batches are looked at. Readers see one log, whichever way
+a batch was written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ SLICES = 8
 BEGIN, STOP = 0.8, 0.9
 """A topic's batches begin to be compressed at this ratio of sizes, and stop above that one: what lies between does not
 change its mind with every batch."""
+LOOKS, LOOK_EVERY = 4, 8
+"""After so many of a topic's batches in a row that were not worth it, one in so many is looked at: each look lets another
+thread have the processor, which a stream of screenshots would feel."""
 
 
 class Compression:
@@ -40,8 +44,8 @@ class Compression:
         chosen = AUTO if self._auto else name
         self._number = NUMBERS[chosen]
         self._pack = None if chosen == "none" else _packer(chosen)
-        self._worth: set[str] = set()
-        """Topics whose last batch was worth it."""
+        self._left_alone: dict[str, int] = {}
+        """By topic, the batches in a row that were not worth it."""
 
     def pack(self, topic: str, body: memoryview) -> tuple[int, bytes] | None:
         """The codec's number and the compressed records of a batch, or ``None`` to send them as they are."""
@@ -53,13 +57,17 @@ class Compression:
             return (self._number, packed) if len(packed) < len(body) else None
         if len(body) < LEAST_BYTES:
             return None
-        limit = STOP if topic in self._worth else BEGIN
+        left_alone = self._left_alone.get(topic, 1)
+        if left_alone > LOOKS and left_alone % LOOK_EVERY:
+            self._left_alone[topic] = left_alone + 1
+            return None
+        limit = BEGIN if left_alone else STOP
         sample = body if len(body) <= SAMPLE_BYTES else _sample(body)
         packed = pack(sample)
         if len(packed) > limit * len(sample):
-            self._worth.discard(topic)
+            self._left_alone[topic] = left_alone + 1
             return None
-        self._worth.add(topic)
+        self._left_alone[topic] = 0
         if sample is not body:
             packed = pack(body)
         return (self._number, packed) if len(packed) < len(body) else None

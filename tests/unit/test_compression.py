@@ -60,6 +60,26 @@ def test_auto_does_not_change_its_mind_over_what_lies_between() -> None:
     assert auto.pack("topic", between) is None
 
 
+def test_auto_looks_less_often_where_nothing_was_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = Compression("auto")
+    looks: list[int] = []
+    pack = auto._pack
+    assert pack is not None
+
+    def counted(body: memoryview) -> bytes:
+        looks.append(len(body))
+        return pack(body)
+
+    monkeypatch.setattr(auto, "_pack", counted)
+    for _ in range(80):
+        assert auto.pack("screens", memoryview(NOISE)) is None
+    assert len(looks) < 20
+    assert max(looks) <= compression.SAMPLE_BYTES
+    worth = [auto.pack("screens", memoryview(TREES)) is not None for _ in range(compression.LOOK_EVERY + 1)]
+    assert worth[-1]  # noticed within as many batches, and from then on all of them
+    assert all(worth[worth.index(True) :])
+
+
 def test_auto_leaves_small_batches() -> None:
     assert Compression("auto").pack("topic", memoryview(bytes(200))) is None
 
