@@ -43,11 +43,12 @@ class LowWater:
 
     def ack(self, offset: int) -> bool:
         """``offset`` is done; returns whether it was outstanding (others are ignored)."""
-        if offset not in self._outstanding:
+        outstanding, delivered = self._outstanding, self._delivered
+        if offset not in outstanding:
             return False
-        self._outstanding.remove(offset)
-        while self._delivered and self._delivered[0] not in self._outstanding:
-            self._delivered.popleft()
+        outstanding.remove(offset)
+        while delivered and delivered[0] not in outstanding:
+            delivered.popleft()
         return True
 
     def seek(self, offset: int) -> None:
