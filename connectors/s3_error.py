@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from ssl import SSLCertVerificationError
 from xml.etree.ElementTree import ParseError
 
+from minio import time as minio_time
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError, SSLError
@@ -52,6 +54,8 @@ _CODES: dict[str, type[StoreError]] = {
     "AuthorizationHeaderMalformed": StoreCredentialsError,
 }
 """Damage on the way and an upload that the server has forgotten are gone at the next try."""
+SKEW_S = 60.0
+"""Clocks that differ by more than this may be why a signature is refused; servers bear up to 15 minutes, less where it is about to expire."""
 
 
 class NoBucketError(BlobNotFoundError):
@@ -109,11 +113,26 @@ def _of_code(store: object, action: str, error: S3Error) -> StoreError:
     if code == "NoSuchBucket":
         return NoBucketError(text)
     kind = _CODES.get(code)
+    if kind is StoreCredentialsError and abs(skew := _skew_s(error.response)) > SKEW_S:
+        # Not the credentials' fault, whatever the code (an answer to HEAD has room for none): a machine whose clock was set is
+        # to wait until it is set right, not to give up.
+        return StoreUnavailableError(
+            f"{text}; this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's: set it right"
+        )
     if kind is None:
         return _of_status(store, f"{action} ({code})", error.response.status)
     if kind is StoreCredentialsError:
-        text += "; see store.access_key, store.secret_key and this machine's clock"
+        text += "; see store.access_key and store.secret_key"
     return kind(text)
+
+
+def _skew_s(response: BaseHTTPResponse) -> float:
+    """By how many seconds the clock that signs is ahead of the server's; 0 if the server tells no time."""
+    try:
+        then = parsedate_to_datetime(response.headers["Date"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+    return (minio_time.utcnow() - then).total_seconds()
 
 
 def _of_status(store: object, action: str, status: int) -> StoreError:
