@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrl.connectors.embedded.assignment import Member, assign
+from distrl.connectors.embedded.assignment import Member, assign_together
 from distrl.core.contracts.bus import TopicPartition
 
 TOPICS = ("rewards", "trajectories", "weights")
@@ -29,7 +29,7 @@ def groups(draw: st.DrawFn) -> list[Member]:
 
 @given(groups(), st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9)))
 def test_every_partition_has_one_owner_who_reads_its_topic(members: list[Member], partitions: dict[str, int]) -> None:
-    assigned = assign(members, partitions)
+    assigned = assign_together(members, partitions)
     assert assigned.keys() == {member.incarnation for member in members}
     owners = Counter(partition for share in assigned.values() for partition in share)
     read = {topic for topic in partitions if any(topic in member.topics for member in members)}
@@ -46,7 +46,7 @@ def test_every_partition_has_one_owner_who_reads_its_topic(members: list[Member]
 @given(groups(), st.integers(1, 9))
 def test_equal_numbers_go_together(members: list[Member], count: int) -> None:
     same = [Member(m.incarnation, m.static_name, m.joined, frozenset(TOPICS)) for m in members]
-    for share in assign(same, dict.fromkeys(TOPICS, count)).values():
+    for share in assign_together(same, dict.fromkeys(TOPICS, count)).values():
         numbers = [{name.partition for name in share if name.topic == topic} for topic in TOPICS]
         assert numbers[0] == numbers[1] == numbers[2]
 
@@ -54,4 +54,4 @@ def test_equal_numbers_go_together(members: list[Member], count: int) -> None:
 @given(groups(), st.integers(1, 9))
 def test_the_order_in_which_members_are_known_makes_no_difference(members: list[Member], count: int) -> None:
     partitions = dict.fromkeys(TOPICS, count)
-    assert assign(members, partitions) == assign(members[::-1], partitions)
+    assert assign_together(members, partitions) == assign_together(members[::-1], partitions)
