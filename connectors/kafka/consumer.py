@@ -21,6 +21,7 @@ from distrl.connectors.kafka.backdoor import call_on_loop, drop_assignment, fenc
 from distrl.connectors.kafka.connection import Connection
 from distrl.connectors.kafka.failure import KafkaError, translated
 from distrl.connectors.kafka.group import GroupPoll, assignor
+from distrl.connectors.kafka.quiet import QuietPoll
 from distrl.connectors.kafka.rebalance import Listener, Pump, ours
 from distrl.connectors.low_water import LowWater
 from distrl.core.contracts.bus import (
@@ -108,6 +109,7 @@ class KafkaLogConsumer:
             if self._pump is not None:
                 self._pump.close()
             raise
+        self._quiet_poll = QuietPoll(self._client, clock, partitions=len(self._partitions)) if group is None else None
         try:
             if self._pump is not None:
                 listener = Listener(self._assigned, self._revoked, self._lost)
@@ -129,12 +131,14 @@ class KafkaLogConsumer:
         if self._announce and self._pump is None and self._on_assign is not None:
             self._announce = False
             self._on_assign(self._partitions)
+        if timeout_s <= 0 and self._quiet_poll is not None and self._quiet_poll.held():
+            return []
         with self._translated("polling"):
             try:
-                if self._pump is None:
-                    batches = self._client.poll(timeout_ms=int(timeout_s * 1000), max_records=max_records)
+                if self._quiet_poll is not None:
+                    batches = self._quiet_poll(int(timeout_s * 1000), max_records)
                 else:
-                    batches = self._poll_member(self._pump, int(timeout_s * 1000), max_records)
+                    batches = self._poll_member(int(timeout_s * 1000), max_records)
                 # A join that is under way may fail as the last one did.
                 if self._pump is None or not self._group_poll.joining:
                     self._away_since = None
@@ -159,8 +163,9 @@ class KafkaLogConsumer:
             records += map(_record, batch)
         return records
 
-    def _poll_member(self, pump: Pump, timeout_ms: int, max_records: int) -> dict[Any, Any]:
-        batches = pump.run(partial(self._group_poll, timeout_ms, max_records))
+    def _poll_member(self, timeout_ms: int, max_records: int) -> dict[Any, Any]:
+        assert self._pump is not None
+        batches = self._pump.run(partial(self._group_poll, timeout_ms, max_records))
         if self._member is not None and fenced(self._client):
             raise FencedError(
                 f"group {self._group}: another process has joined as {self._member!r}, so this one must stop; "
@@ -384,6 +389,8 @@ class KafkaLogConsumer:
 
     def _offsets(self, ask: Callable[..., dict[Any, T]], partitions: Any) -> dict[TopicPartition, T]:
         self._check()
+        if self._quiet_poll is not None:
+            self._quiet_poll.interrupt()
         given = partitions if isinstance(partitions, dict) else _theirs(partitions)
         with self._translated("asking for offsets"):
             return {TopicPartition(*p): offset for p, offset in ask(given, timeout_ms=ANSWER_S * 1000).items()}
