@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,9 @@ PIPE_WIDTH = 200
 """Columns where there is no terminal to ask: what goes into a file or another program is not cut."""
 FOLDED = frozenset({"summary", "message", "description", "default", "type", "found", "do", "value"})
 """Columns of free text; all others stay on one line as long as there is room for them."""
+FOLDED_WIDTH = 16
+"""What free text should have at least."""
+COLUMN_GAP = 2
 Row = Mapping[str, Any]
 
 
@@ -38,7 +42,22 @@ def show(columns: Sequence[str], rows: Sequence[Row], *, as_json: bool, title: s
     elif not rows and empty:
         click.echo(empty)
     else:
-        console().print(table(columns, rows, title=title))
+        out = console()
+        whole = table(columns, rows, title=title)
+        if _needed(columns, rows) > out.width:
+            # Rather two lines than half a name.
+            for column in whole.columns:
+                column.no_wrap = False
+        out.print(whole)
+
+
+def _needed(columns: Sequence[str], rows: Sequence[Row]) -> int:
+    """Characters that a table takes with everything but free text on one line."""
+    needed = 0
+    for column in columns:
+        longest = max(cell_len(text) for text in [column, *(cell(row.get(column)).plain for row in rows)])
+        needed += (min(longest, FOLDED_WIDTH) if column in FOLDED else longest) + COLUMN_GAP
+    return needed
 
 
 def show_json(value: Any) -> None:
@@ -48,7 +67,7 @@ def show_json(value: Any) -> None:
 
 def table(columns: Sequence[str], rows: Sequence[Row], *, title: str = "") -> Table:
     """A table to print, or to put into a live panel."""
-    result = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    result = Table(title=title or None, title_justify="left", box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0))
     for column in columns:
         numbers = all(isinstance(row.get(column), int | float) for row in rows) and bool(rows)
         result.add_column(

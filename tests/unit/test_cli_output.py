@@ -194,3 +194,21 @@ def test_status_says_what_each_side_does() -> None:
     assert summary([one("learner"), one("collector", "weights"), one("collector", "weights"), *rest]) == (
         "The learner works; 2 collectors wait for the learner's weights."
     )
+
+
+@pytest.mark.parametrize("width", [30, 50, 80])
+def test_a_table_leaves_nothing_out_where_there_is_no_room(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = [
+        {"topic": "distrl.a-run.weights-latest", "state": "as declared", "objects": 12345, "message": "free text " * 5}
+    ]
+    show(("topic", "state", "objects", "message"), rows, as_json=False)
+    printed = "".join(capsys.readouterr().out.split())
+    for character in "distrl.a-run.weights-latestasdeclared12345" + "freetext" * 5:
+        assert printed.count(character) >= 1
+    assert (
+        sum(map(len, printed.split()))
+        == len("topicstateobjectsmessage" + "distrl.a-run.weights-latestasdeclared12345") + 40
+    )
