@@ -60,18 +60,21 @@ def run_topics(
 
     ``partitions`` is that of the four keyed topics; the others have one. ``retention_ms`` must cover the
     learner's buffer: what has left the log can no longer be read back after a restart. ``retention_bytes`` bounds each
-    partition of the topics that are not compacted.
+    partition of the topics that are not compacted. Neither takes anything from ``weights``: it is small, and says where the first
+    version lies however long the run is.
     """
     name = TopicName(run)
 
-    def spec(topic: str, *, compact: bool = False, retention: int | None = retention_ms) -> TopicSpec:
+    def spec(
+        topic: str, *, compact: bool = False, keep: bool = False, retention: int | None = retention_ms
+    ) -> TopicSpec:
         return TopicSpec(
             name(topic),
             partitions=partitions if topic in CO_PARTITIONED else 1,
             replication=replication,
             cleanup="compact" if compact else "delete",
-            retention_ms=None if compact else retention,
-            retention_bytes=None if compact else retention_bytes,
+            retention_ms=None if compact or keep else retention,
+            retention_bytes=None if compact or keep else retention_bytes,
             max_record_bytes=max_record_bytes + (DEAD_LETTER_BYTES if topic == "dead-letters" else 0),
         )
 
@@ -80,7 +83,7 @@ def run_topics(
         spec("rewards"),
         spec("priorities"),
         spec("feedback"),
-        spec("weights"),
+        spec("weights", keep=True),
         spec("weights-latest", compact=True),
         spec("nodes", compact=True),
         spec("metrics"),
