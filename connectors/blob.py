@@ -80,8 +80,8 @@ def verify(data: bytes, *, size: int, sha256: str, name: str) -> bytes:
 class Source(Protocol):
     """Where a verified stream reads from; its errors are ``StoreError`` already."""
 
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the start of ``buffer``; 0 at the end."""
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most ``size``; none at the end."""
 
     def close(self) -> None: ...
 
@@ -104,30 +104,37 @@ class VerifiedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """As they came from the source: who takes chunks in turn spares a copy of each."""
         if self._error is not None:
             raise self._error
-        view = memoryview(buffer).cast("B")[: self._left]
-        if not view:
-            return 0
+        if size < 0:
+            return self.readall()
+        size = min(size, self._left)
         try:
-            return self._advance(view)
+            return self._advance(size) if size else b""
         except StoreError as error:
             self._error = error
             raise
 
-    def _advance(self, view: memoryview) -> int:
-        count = self._source.readinto(view)
-        if count == 0:
+    def _advance(self, size: int) -> bytes:
+        data = self._source.read(size)
+        if not data:
             read = self._ref.size - self._left
             raise BlobCorruptError(f"{self._ref.key}: ends after {read} bytes where {self._ref.size} were promised")
-        self._digest.update(view[:count])
-        self._left -= count
+        self._digest.update(data)
+        self._left -= len(data)
         if self._left == 0:
             self._finish()
-        return count
+        return data
 
     def _finish(self) -> None:
-        if self._source.readinto(memoryview(bytearray(1))):
+        if self._source.read(1):
             raise BlobCorruptError(f"{self._ref.key}: longer than the {self._ref.size} bytes that were promised")
         found = self._digest.hexdigest()
         if found != self._ref.sha256:
@@ -162,18 +169,22 @@ class HashingReader:
 
 
 class BlobReader:
-    """The reads that follow from ``open``; base of both stores."""
+    """All reads of an object; base of both stores."""
 
     @abstractmethod
-    def open(self, ref: BlobRef) -> BinaryIO: ...
+    def _stream(self, ref: BlobRef) -> VerifiedStream:
+        """The object's bytes, from a ``verified`` source."""
+
+    def open(self, ref: BlobRef) -> BinaryIO:
+        return cast(BinaryIO, io.BufferedReader(self._stream(ref), CHUNK_BYTES))
 
     def get(self, ref: BlobRef) -> bytes:
-        with self.open(ref) as stream, io.BytesIO() as data:
+        with self._stream(ref) as stream, io.BytesIO() as data:
             shutil.copyfileobj(stream, data, CHUNK_BYTES)  # not by its size: an event may claim one beyond all memory
             return data.getvalue()
 
     def get_file(self, ref: BlobRef, path: Path) -> None:
-        with self.open(ref) as stream, local_errors(f"write {path}"):
+        with self._stream(ref) as stream, local_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f".{uuid.uuid4().hex}.part")
             with temporary_file(temporary) as file:
@@ -202,10 +213,10 @@ def temporary_file(path: Path) -> Iterator[BinaryIO]:
             path.unlink()
 
 
-def verified(source: Source, ref: BlobRef) -> BinaryIO:
-    """``source`` as a buffered stream that verifies; takes the source over, also when this raises."""
+def verified(source: Source, ref: BlobRef) -> VerifiedStream:
+    """``source`` as a stream that verifies; takes the source over, also when this raises."""
     try:
-        return cast(BinaryIO, io.BufferedReader(VerifiedStream(source, ref), CHUNK_BYTES))
+        return VerifiedStream(source, ref)
     except BaseException:
         source.close()
         raise

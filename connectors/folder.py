@@ -24,6 +24,7 @@ from distrl.connectors.blob import (
     CHUNK_BYTES,
     BlobReader,
     HashingReader,
+    VerifiedStream,
     check_key,
     check_prefix,
     check_reference,
@@ -159,7 +160,7 @@ class FolderStore(BlobReader):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def open(self, ref: BlobRef) -> BinaryIO:
+    def _stream(self, ref: BlobRef) -> VerifiedStream:
         path = self._path(check_reference(ref, self._bucket).key)
         with local_errors(f"read {path}", misplaced=InvalidKeyError):
             try:
@@ -289,9 +290,9 @@ class _File:
         self._file = file
         self._path = path
 
-    def readinto(self, buffer: memoryview, /) -> int:
+    def read(self, size: int, /) -> bytes:
         with local_errors(f"read {self._path}"):
-            return self._file.readinto(buffer) or 0
+            return self._file.read(size) or b""
 
     def close(self) -> None:
         self._file.close()

@@ -28,6 +28,7 @@ from minio.error import S3Error
 from distrl.connectors.blob import (
     BlobReader,
     HashingReader,
+    VerifiedStream,
     check_key,
     check_prefix,
     check_reference,
@@ -258,7 +259,7 @@ class S3Store(BlobReader):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def open(self, ref: BlobRef) -> BinaryIO:
+    def _stream(self, ref: BlobRef) -> VerifiedStream:
         check_reference(ref, self._bucket)
         with s3_errors(self, f"read {ref.key}"):
             response = self._client.get_object(self._bucket, ref.key)
@@ -395,11 +396,9 @@ class _Response:
         self._key = key
         self._response = response
 
-    def readinto(self, buffer: memoryview, /) -> int:
+    def read(self, size: int, /) -> bytes:
         with s3_errors(self._store, f"read {self._key}"):
-            data = self._response.read(len(buffer), decode_content=False)
-        buffer[: len(data)] = data
-        return len(data)
+            return self._response.read(size, decode_content=False)
 
     def close(self) -> None:
         # Read to its end, the connection serves again; else what is left of the body goes with it.
