@@ -206,12 +206,9 @@ class CollectorConfig(Section):
     options: Table = Field(default_factory=dict)
 
 
-class EvaluatorConfig(Section):
-    """``[evaluator]``."""
+class RetrySection(Section):
+    """What the sections of all roles that read records have (``core.runtime.retry``)."""
 
-    plugin: str = "state"
-    nodes: int = Field(default=1, ge=1, description="processes that `distrl run` starts")
-    batch: int = Field(default=64, ge=1, description="trajectories a call")
     retry_attempts: int = Field(
         default=5,
         ge=2,
@@ -220,10 +217,18 @@ class EvaluatorConfig(Section):
     retry_seconds: float = Field(
         default=120.0, ge=0, description="and for at least so long, counted while other records succeed"
     )
+
+
+class EvaluatorConfig(RetrySection):
+    """``[evaluator]``."""
+
+    plugin: str = "state"
+    nodes: int = Field(default=1, ge=1, description="processes that `distrl run` starts")
+    batch: int = Field(default=64, ge=1, description="trajectories a call")
     options: Table = Field(default_factory=dict)
 
 
-class PrioritizerConfig(Section):
+class PrioritizerConfig(RetrySection):
     """``[prioritizer]``."""
 
     plugin: str = "dper"
@@ -231,18 +236,10 @@ class PrioritizerConfig(Section):
     verdict_seconds: float = Field(
         default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go"
     )
-    retry_attempts: int = Field(
-        default=5,
-        ge=2,
-        description="a record that fails with what may pass is tried at least so often before it is a dead letter",
-    )
-    retry_seconds: float = Field(
-        default=120.0, ge=0, description="and for at least so long, counted while other records succeed"
-    )
     options: Table = Field(default_factory=dict)
 
 
-class LearnerConfig(Section):
+class LearnerConfig(RetrySection):
     """``[learner]``."""
 
     plugin: str = "a-ride"
@@ -250,14 +247,6 @@ class LearnerConfig(Section):
     evaluator_version: str = Field(default="*", description="pattern that the verdict's version must match")
     verdict_seconds: float = Field(
         default=600.0, gt=0, description="a trajectory without a verdict by then is counted and let go"
-    )
-    retry_attempts: int = Field(
-        default=5,
-        ge=2,
-        description="a record that fails with what may pass is tried at least so often before it is a dead letter",
-    )
-    retry_seconds: float = Field(
-        default=120.0, ge=0, description="and for at least so long, counted while other records succeed"
     )
     remembered_trajectories: int = Field(
         default=50_000,

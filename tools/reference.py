@@ -197,7 +197,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _settings(model: type[BaseModel]) -> list[str]:
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for name, field in model.model_fields.items():
+    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in model.__annotations__):
         default = "" if field.is_required() else _value(field.get_default(call_default_factory=True))
         description = _capital(field.description or COMMON.get(name, ""))
         rows.append(f"| `{name}` | {_cell(_type(field.annotation))} | {_cell(default)} | {_cell(description)} |")
