@@ -27,6 +27,8 @@ from distrl.core.runtime.disk import FULL_BYTES
 log = structlog.get_logger(__name__)
 SHRINK_BYTES = 4_000_000
 """An outbox that is empty gives space back to the disk once this much of its file is unused."""
+LOOK_S = 30.0
+"""The sender is told of what comes in; this often it looks all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ class OutboxSender:
     def _run(self) -> None:
         pause = self._retry[0]
         while not self._stop.is_set():
-            self._clock.wait(self._wake, 1.0)
+            self._clock.wait(self._wake, LOOK_S)
             self._wake.clear()
             try:
                 while self._send_some():
