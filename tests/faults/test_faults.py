@@ -1,4 +1,6 @@
-"""The fault campaign in its shortest form: one fault of each kind, in one run over each log. ``make faults`` is the long form."""
+"""The fault campaign in its shortest form: one fault of each kind that no other end-to-end test has, in one run over each log.
+``make faults`` is the long form.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("log", ["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.s3])])
-def test_nothing_is_lost_by_one_fault_of_each_kind(log: Log, tmp_path: Path) -> None:
-    faults = plan(log, 1, random.Random(20_261_201))
+def test_one_fault_of_each_kind_loses_nothing(log: Log, tmp_path: Path) -> None:
+    faults = [fault for fault in plan(log, 1, random.Random(20_261_201)) if "killed" not in fault.name]
     verdict = campaign(log, faults, tmp_path / "rig", seed=1, outage_s=10.0, tell=print)
     assert [outcome.fault for outcome in verdict.outcomes] == [fault.name for fault in faults]
     assert [(outcome.fault, outcome.detail, outcome.problems) for outcome in verdict.outcomes if outcome.problems] == []
     assert verdict.problems == []
-    assert verdict.episodes > 100
+    assert verdict.episodes > 50
 
 
 def test_every_kind_is_tried_on_some_log() -> None:
