@@ -61,7 +61,12 @@ def test_a_poll_that_may_not_wait_asks_nothing_while_the_broker_holds_the_fetch(
 ) -> None:
     asked: list[int] = []
     poll = follower._client.poll
-    monkeypatch.setattr(follower._client, "poll", lambda **named: asked.append(1) or poll(**named))
+
+    def counted(**named: int) -> Any:
+        asked.append(1)
+        return poll(**named)
+
+    monkeypatch.setattr(follower._client, "poll", counted)
     for _ in range(50):
         assert follower.poll(0.0) == []
     assert not asked
