@@ -6,9 +6,11 @@ with one and the other in turn, and what counts is the ratio within a round: its
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -24,6 +26,12 @@ class Cost(NamedTuple):
 
     def since(self, began: Cost) -> Cost:
         return Cost(self.wall - began.wall, self.processor - began.processor)
+
+
+def processor_seconds(pid: int) -> float:
+    """Of another process, by what the kernel counts: its ticks in user and system mode."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def in_turns(rounds: int, first: Callable[[], Cost], second: Callable[[], Cost]) -> list[tuple[Cost, Cost]]:
