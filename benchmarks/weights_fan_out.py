@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from minio import Minio
@@ -130,6 +130,15 @@ def client(config: Config) -> Minio:
     )
 
 
+class Began(NamedTuple):
+    """The clock, and processor seconds so far."""
+
+    clock: float
+    publisher: float
+    log: float
+    store: float
+
+
 class FanOut:
     """The publishing side of both ways."""
 
@@ -143,9 +152,11 @@ class FanOut:
         megabytes: int,
         folder: Path,
     ) -> None:
-        """``servers``: process ids of those whose processor time counts."""
+        """``servers``: process ids of log and store."""
         clock = SystemClock()
         self._servers = servers
+        self.shares: dict[str, list[tuple[float, ...]]] = {"ours": [], "bare": []}
+        """Processor seconds of subscribers, publisher, log and store, round by round."""
         self._pipes = pipes
         self._expected = expected
         self._weights = Weights(megabytes)
@@ -189,7 +200,7 @@ class FanOut:
             live_collectors=0,
             max_lag=0,  # type: ignore[arg-type]
         )
-        return self._all_parsed(began)
+        return self._all_parsed("ours", began)
 
     def bare(self) -> Cost:
         self._tell("bare")
@@ -200,23 +211,24 @@ class FanOut:
         self._client.fput_object(BUCKET, key, str(self._file))
         for pipe in self._pipes:
             pipe.send([key, sha256])
-        return self._all_parsed(began)
+        return self._all_parsed("bare", began)
 
     def _tell(self, *order: object) -> None:
         for pipe in self._pipes:
             pipe.send(order)
 
-    def _now(self) -> Cost:
-        now = Cost.now()
-        return now._replace(processor=now.processor + sum(map(processor_seconds, self._servers)))
+    def _now(self) -> Began:
+        return Began(time.perf_counter(), time.process_time(), *map(processor_seconds, self._servers))
 
-    def _all_parsed(self, began: Cost) -> Cost:
+    def _all_parsed(self, way: str, began: Began) -> Cost:
         answers = [pipe.recv() for pipe in self._pipes]
-        cost = self._now().since(began)
+        spent = [after - before for after, before in zip(self._now(), began, strict=True)]
         parsed = sum(count for count, _ in answers)
         if parsed != self._expected:
             raise RuntimeError(f"{parsed} of {self._expected} subscribers parsed the weights")
-        return cost._replace(processor=cost.processor + sum(seconds for _, seconds in answers))
+        shares = (sum(seconds for _, seconds in answers), *spent[1:])
+        self.shares[way].append(shares)
+        return Cost(spent[0], sum(shares))
 
 
 def measure(
@@ -265,6 +277,9 @@ def measure(
         ]
         for place, name in enumerate(("seconds until all have parsed", "processor seconds of all"))
     ]
+    for place, name in enumerate(("subscribers", "publisher", "log", "store")):
+        ours, bare = ([shares[place] for shares in fan_out.shares[way][1:]] for way in ("ours", "bare"))
+        rows.append([f"… of them {name}", spread(ours), spread(bare), ""])
     return table(head, rows) + f"\nLoad average {os.getloadavg()[0]:.0f}.\n"
 
 
