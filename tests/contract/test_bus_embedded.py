@@ -23,10 +23,11 @@ from group_suite import GroupContract
 import distrl
 from distrl.connectors.embedded import EmbeddedBus
 from distrl.connectors.embedded.database import CHECKPOINT_BYTES
+from distrl.connectors.embedded.partition import Partition
 from distrl.core.config import BusConfig
 from distrl.core.contracts.bus import Record, TopicPartition, TopicSpec
 from distrl.core.contracts.clock import SystemClock
-from distrl.core.errors import BusError, StoreFullError, UnknownTopicError
+from distrl.core.errors import BusError, BusUnavailableError, StoreFullError, UnknownTopicError
 
 
 class TestEmbeddedBus(GroupContract, BusContract):
@@ -54,6 +55,34 @@ class TestEmbeddedBus(GroupContract, BusContract):
                 yield
 
         return stalled
+
+
+def test_what_was_read_before_a_partition_failed_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBus(tmp_path / "log") as bus:
+        bus.admin().create([TopicSpec("t", partitions=2)])
+        with bus.producer() as producer:
+            for partition in (0, 1):
+                producer.send("t", b"value", partition=partition).result(timeout=10)
+        read = Partition.read
+        monkeypatch.setattr(
+            Partition, "read", lambda self, *bounds: fails() if self.name.partition == 1 else read(self, *bounds)
+        )
+
+        def fails() -> Any:
+            raise BusUnavailableError("the disk")
+
+        with bus.consumer(["t"]) as consumer:
+            got: list[Record] = []
+            errors = 0
+            for _ in range(6):
+                try:
+                    got += consumer.poll(0.0)
+                except BusUnavailableError:
+                    errors += 1
+            assert [record.partition for record in got] == [0]
+            assert errors >= 2
+            monkeypatch.undo()
+            assert [record.partition for record in collect(consumer, 1)] == [1]
 
 
 class SteppedClock:
