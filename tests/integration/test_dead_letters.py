@@ -330,7 +330,7 @@ def test_from_a_failing_plugin_to_a_mended_one(
         total = tail.history.total
         assert (total.collected, total.evaluated, total.ingested) == (6, 6, 6)
         assert tail.history.dead_letters == 0
-        assert tail.history.refused == set()
+        assert tail.history.given_up == 0
     after = world.bus.admin().group_offsets(f"distrl.{world.run}.evaluator.moody")
     assert all(after[partition] >= offset for partition, offset in offsets.items())
     world.bus.close()
