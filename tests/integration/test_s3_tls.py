@@ -78,8 +78,8 @@ def other_authority(folder: Path) -> Path:
     [
         ({"ca_file": other_authority}, StoreCredentialsError, "cannot be trusted (unable to get local issuer"),
         ({"ca_file": None}, StoreCredentialsError, "cannot be trusted (unable to get local issuer"),
-        ({"secret_key": "wrong"}, StoreCredentialsError, "see store.access_key, store.secret_key"),
-        ({"access_key": "unknown"}, StoreCredentialsError, "see store.access_key, store.secret_key"),
+        ({"secret_key": "wrong"}, StoreCredentialsError, "see store.access_key and store.secret_key"),
+        ({"access_key": "unknown"}, StoreCredentialsError, "see store.access_key and store.secret_key"),
         ({"secure": False}, StoreError, "it may want TLS (store.secure)"),
     ],
     ids=["wrong authority", "no authority", "wrong secret", "unknown key", "no TLS"],
