@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "compose"))
 
+from census import Census
 from fault import FAULTS, Fault
 from rig import NODES, Log, Rig
 
@@ -142,9 +143,12 @@ def _end(rig: Rig) -> list[str]:
     except (AssertionError, OSError) as error:
         return [str(error)]
     ledger = len(rig.census.ledger())
+    # Another census, which reads the log from its beginning: what the log holds, not what was seen in passing.
+    census = Census(rig.config, rig.folder, rig.codec)
     deadline = time.monotonic() + 30
-    while (counts := rig.census.counts())["ingested"] < ledger and time.monotonic() < deadline:
+    while (counts := census.counts())["ingested"] < ledger and time.monotonic() < deadline:
         time.sleep(0.2)
+    census.close()
     numbers = {
         "ledger": ledger,
         **{f"summary {key}": summary[key] for key in ("collected", "evaluated", "ingested")},
