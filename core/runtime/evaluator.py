@@ -14,7 +14,6 @@ from distrl.core.runtime.batch import outcomes
 from distrl.core.runtime.event_reader import EventReader, Received
 from distrl.core.runtime.idle import IdleWatch
 from distrl.core.runtime.node import Node
-from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.seen import Seen
 from distrl.core.runtime.worker import Worker
 
@@ -36,20 +35,7 @@ def run(node: Node) -> None:
                 assignment="cooperative",  # a verdict needs its trajectory alone
             )
         )
-        reader = EventReader(
-            consumer,
-            node.codec,
-            node.writer,
-            run=node.run,
-            clock=node.clock,
-            activity=node.activity,
-            retries=Retries(
-                node.clock,
-                attempts=config.retry_attempts,
-                patience_s=config.retry_seconds,
-                outage_s=node.config.run.watchdog_seconds,
-            ),
-        )
+        reader = node.reader(consumer, config)
         idle = stack.enter_context(closing(IdleWatch(node)))
         node.view.state = "running"
         while not node.stop.is_set():

@@ -32,7 +32,6 @@ from distrl.core.runtime.liveness import LiveNodes
 from distrl.core.runtime.node import Node
 from distrl.core.runtime.pacer import Pacer
 from distrl.core.runtime.restore import read_back
-from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.watchdog import Missing, Watchdog
 from distrl.core.runtime.weights import WeightsPublisher, newest_weights
 
@@ -128,20 +127,7 @@ class LearnerLoop:
             member=node.node_id,
             on_assign=self._assigned.update,
         ) as consumer:
-            reader = EventReader(
-                consumer,
-                node.codec,
-                self._writer,
-                run=node.run,
-                clock=node.clock,
-                activity=node.activity,
-                retries=Retries(
-                    node.clock,
-                    attempts=self._config.retry_attempts,
-                    patience_s=self._config.retry_seconds,
-                    outage_s=node.config.run.watchdog_seconds,
-                ),
-            )
+            reader = node.reader(consumer, self._config, writer=self._writer)
             self._last_checkpoint = node.clock.monotonic()
             node.activity.checkpointed()
             while not node.stop.is_set():

@@ -23,8 +23,8 @@ import structlog
 
 from distrl.connectors import open_bus, open_store
 from distrl.core.codec import Codec, derived_id
-from distrl.core.config import Config
-from distrl.core.contracts.bus import Bus
+from distrl.core.config import Config, RetrySection
+from distrl.core.contracts.bus import Bus, Consumer
 from distrl.core.contracts.clock import Clock, SystemClock
 from distrl.core.contracts.events import Role
 from distrl.core.contracts.role import RoleContext
@@ -35,6 +35,7 @@ from distrl.core.runtime.artefact import StoredArtefacts, renewal_s
 from distrl.core.runtime.codec import open_codec
 from distrl.core.runtime.disk import writing
 from distrl.core.runtime.endpoint import Endpoint, Route
+from distrl.core.runtime.event_reader import EventReader
 from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.exporter import NodeCollector, scrape_route
 from distrl.core.runtime.health import Health, live_route, ready_route
@@ -42,6 +43,7 @@ from distrl.core.runtime.heartbeat import Heartbeat
 from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
 from distrl.core.runtime.metered_store import metered
+from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.view import NodeView
 from distrl.plugins.manager import Kind, PluginManager, load_plugins
 
@@ -94,6 +96,24 @@ class Node:
     def group(self, plugin: str) -> str:
         """The consumer group of this role: run, role and plugin, so two plugins of one role each see everything."""
         return f"distrl.{self.run}.{self.role}.{plugin}"
+
+    def reader(self, consumer: Consumer, config: RetrySection, *, writer: EventWriter | None = None) -> EventReader:
+        """Reads a role's events from ``consumer``; ``config`` is the role's section. What cannot be handled is told of by ``writer``, the
+        node's own if there is none."""
+        return EventReader(
+            consumer,
+            self.codec,
+            writer or self.writer,
+            run=self.run,
+            clock=self.clock,
+            activity=self.activity,
+            retries=Retries(
+                self.clock,
+                attempts=config.retry_attempts,
+                patience_s=config.retry_seconds,
+                outage_s=self.config.run.watchdog_seconds,
+            ),
+        )
 
     def context(self) -> RoleContext:
         return RoleContext(

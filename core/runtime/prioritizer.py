@@ -26,7 +26,6 @@ from distrl.core.runtime.idle import IdleWatch
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.newest import Newest, arrival_id, feedback_order
 from distrl.core.runtime.node import Node
-from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.seen import Seen
 from distrl.core.runtime.worker import Worker
 
@@ -76,20 +75,7 @@ class PrioritizerLoop:
             on_assign=self._on_assign,
             on_revoke=self._on_revoke,
         ) as consumer:
-            reader = EventReader(
-                consumer,
-                node.codec,
-                node.writer,
-                run=node.run,
-                clock=node.clock,
-                activity=node.activity,
-                retries=Retries(
-                    node.clock,
-                    attempts=node.config.prioritizer.retry_attempts,
-                    patience_s=node.config.prioritizer.retry_seconds,
-                    outage_s=node.config.run.watchdog_seconds,
-                ),
-            )
+            reader = node.reader(consumer, node.config.prioritizer)
             node.view.state = "running"
             while not node.stop.is_set():
                 with node.activity.span("verdicts" if self._join.waiting else "trajectories"):
