@@ -344,6 +344,20 @@ class RunFailedError(DistrlError):
     code = "DISTRL-701"
 
 
+# --- what may be asked of any error ---------------------------------------------------------------
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether a retry may help: all that any retry loop of the runtime looks at."""
+    return isinstance(error, DistrlError) and error.retriable
+
+
+def is_environmental(error: BaseException) -> bool:
+    """Whether an error is about this machine or its services (a missing package, refused credentials), not about a record:
+    every record would fail alike, so none is to blame."""
+    return isinstance(error, DistrlError) and (error.retriable or error.exit_code in (2, 3))
+
+
 # --- control flow -------------------------------------------------------------------------------
 
 

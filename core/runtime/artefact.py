@@ -21,7 +21,13 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Blob, ObservationRecord, Trajectory
 from distrl.core.contracts.observation import Observation, Screenshot
 from distrl.core.contracts.store import BlobStore
-from distrl.core.errors import BlobCorruptError, DeviceError, DistrlError, InvalidEventError, MissingPackageError
+from distrl.core.errors import (
+    BlobCorruptError,
+    DeviceError,
+    InvalidEventError,
+    MissingPackageError,
+    is_retriable,
+)
 from distrl.core.runtime.blob import blob_ref, inline_blob, inline_bytes, stored_blob
 
 log = structlog.get_logger(__name__)
@@ -228,7 +234,7 @@ class StoredArtefacts:
             if isinstance(error, BlobCorruptError):
                 corrupt += 1
                 return corrupt < CORRUPT_READS
-            return isinstance(error, DistrlError) and error.retriable
+            return is_retriable(error)
 
         return Retrying(
             retry=retry_if_exception(helps),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from distrl.core.errors import DistrlError
-from distrl.core.runtime.event_writer import is_environmental, is_retriable
+from distrl.core.errors import DistrlError, is_environmental, is_retriable
 
 A = TypeVar("A")
 B = TypeVar("B")

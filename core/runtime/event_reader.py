@@ -15,10 +15,10 @@ from distrl.core.contracts.bus import Consumer, Record, TopicPartition
 from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Event
 from distrl.core.contracts.metric import HANDLED, HELD, LAG, RETRIES
-from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError
+from distrl.core.errors import BusUnavailableError, DistrlError, InvalidEventError, is_environmental, is_retriable
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.batch import Untried
-from distrl.core.runtime.event_writer import EventWriter, is_environmental, is_retriable
+from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.retry import Retries
 from distrl.core.runtime.worker import Worker
 

@@ -16,24 +16,20 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import Envelope, Event, Role
 from distrl.core.contracts.metric import DEAD_LETTERS
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import CodecError, DeliveryError, DistrlError, RecordTooLargeError, RegistryError
+from distrl.core.errors import (
+    CodecError,
+    DeliveryError,
+    DistrlError,
+    RecordTooLargeError,
+    RegistryError,
+    is_retriable,
+)
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.dead_letter import letter_id, make_dead_letter
 from distrl.core.runtime.header import TRACEPARENT, EventHeaders
 from distrl.core.runtime.trace import child_traceparent, root_traceparent
 
 log = structlog.get_logger(__name__)
-
-
-def is_retriable(error: BaseException) -> bool:
-    """Whether a retry may help: all that any retry loop of the runtime looks at."""
-    return isinstance(error, DistrlError) and error.retriable
-
-
-def is_environmental(error: BaseException) -> bool:
-    """Whether an error is about this machine or its services (a missing package, refused credentials), not about a record:
-    every record would fail alike, so none is to blame."""
-    return isinstance(error, DistrlError) and (error.retriable or error.exit_code in (2, 3))
 
 
 class EventWriter:

@@ -16,13 +16,12 @@ from distrl.core.contracts.bus import Consumer, Record, RecordPosition, TopicPar
 from distrl.core.contracts.events import Event, Priority, Reward, Trajectory
 from distrl.core.contracts.metric import DUPLICATES, UNJUDGED
 from distrl.core.contracts.role import Artefacts, Experience, Learner
-from distrl.core.errors import DistrlError, InvalidEventError, SplitViolationError
+from distrl.core.errors import DistrlError, InvalidEventError, SplitViolationError, is_retriable
 from distrl.core.runtime.activity import Activity
 from distrl.core.runtime.batch import AWAY, Untried
 from distrl.core.runtime.blob import stored_blobs
 from distrl.core.runtime.checkpoint import Covered, Place
 from distrl.core.runtime.event_reader import EventReader, Received
-from distrl.core.runtime.event_writer import is_retriable
 from distrl.core.runtime.join import Join, Joined
 from distrl.core.runtime.newest import Newest, priority_order
 from distrl.core.runtime.restore import verify_artefacts

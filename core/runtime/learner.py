@@ -21,10 +21,10 @@ from distrl.core.contracts.events import Event, Feedback
 from distrl.core.contracts.metric import LEARNER
 from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.role import Learner, Numbers, UpdateResult, Wanted
-from distrl.core.errors import BusUnavailableError, DistrlError
+from distrl.core.errors import BusUnavailableError, DistrlError, is_retriable
 from distrl.core.runtime.checkpoint import Checkpoint, Checkpoints
 from distrl.core.runtime.event_reader import EventReader, Received
-from distrl.core.runtime.event_writer import EventWriter, is_retriable
+from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.idle import told
 from distrl.core.runtime.ingestion import Ingestion
 from distrl.core.runtime.join import Join

@@ -22,10 +22,17 @@ from distrl.core.contracts.policy import TrainablePolicy
 from distrl.core.contracts.staleness import is_newer
 from distrl.core.contracts.store import BlobStat, BlobStore
 from distrl.core.contracts.topic import TopicName
-from distrl.core.errors import BlobNotFoundError, CodecError, RegistryUnavailableError, StoreError, WeightsError
+from distrl.core.errors import (
+    BlobNotFoundError,
+    CodecError,
+    RegistryUnavailableError,
+    StoreError,
+    WeightsError,
+    is_retriable,
+)
 from distrl.core.runtime.blob import blob_ref, stored_blob
 from distrl.core.runtime.disk import writing
-from distrl.core.runtime.event_writer import EventWriter, is_retriable
+from distrl.core.runtime.event_writer import EventWriter
 from distrl.core.runtime.scan import OnUnreadable, scan
 
 log = structlog.get_logger(__name__)
