@@ -172,8 +172,12 @@ class Rig:
         return process
 
     def _run(self, output: IO[bytes], *arguments: str) -> subprocess.Popen[bytes]:
+        return self._spawn(output, "main", "run", "--config", str(self.file), "--json", *arguments)
+
+    def _spawn(self, output: IO[bytes], program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start ``distrl`` (``main``) or ``distrl-node`` (``node``) on this rig's machine."""
         return subprocess.Popen(
-            [sys.executable, "-m", "distrl.core.cli.main", "run", "--config", str(self.file), "--json", *arguments],
+            [sys.executable, "-m", f"distrl.core.cli.{program}", *arguments],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -211,24 +215,10 @@ class Rig:
         """A node that another machine (another run folder) starts; asked to stop at the end, and waited for."""
         folder = self.folder / "machines" / machine
         folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            *(sys.executable, "-m", "distrl.core.cli.node", "--role", role, "--config", str(self.file)),
-            *("--node-id", node_id, "--set", f"run.directory={json.dumps(str(folder))}"),
-        ]
+        arguments = ["--role", role, "--config", str(self.file), "--node-id", node_id]
+        arguments += ["--set", f"run.directory={json.dumps(str(folder))}"]
         with (folder / f"{node_id}.out").open("ab") as output:
-
-            def start(*extra: str) -> subprocess.Popen[bytes]:
-                return subprocess.Popen(
-                    [*command, *extra],
-                    cwd=self.folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=self.environment,
-                    start_new_session=True,
-                )
-
-            process = start()
+            process = self._spawn(output, "node", *arguments)
             try:
                 yield process
             finally:
@@ -236,25 +226,13 @@ class Rig:
                 _wait(process, 60.0)
                 if role == "collector":
                     # Its machine sends what its outbox still holds, as an engineer would have it do.
-                    _wait(start("--drain"), 60.0)
+                    _wait(self._spawn(output, "node", *arguments, "--drain"), 60.0)
 
     def redrive(self, code: str) -> int:
         """Send back what lies in the dead letters with this code, as an engineer does once the cause is gone; returns how many."""
+        arguments = ["dead-letters", "redrive", "--code", code, "--yes", "--json", "--config", str(self.file)]
         done = subprocess.run(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "distrl.core.cli.main",
-                    "dead-letters",
-                    "redrive",
-                    "--code",
-                    code,
-                    "--yes",
-                    "--json",
-                ),
-                *("--config", str(self.file)),
-            ],
+            [sys.executable, "-m", "distrl.core.cli.main", *arguments],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
