@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
 from distrl.core.contracts.clock import Clock
+from distrl.core.runtime.command import messages_path, start_command
 
 log = structlog.get_logger(__name__)
 FIRST_S = 300.0
@@ -26,18 +26,9 @@ class Janitor:
         self, config_file: Path, logs: Path, environment: Mapping[str, str], clock: Clock, *, every_hours: float
     ) -> None:
         """``logs``: where the last collection's result goes, as ``garbage.json``. ``every_hours``: 0 means never."""
-        self._command = [
-            sys.executable,
-            "-m",
-            "distrl.core.cli.main",
-            "store",
-            "gc",
-            "--json",
-            "--config",
-            str(config_file),
-        ]
+        self._arguments = ["store", "gc", "--config", str(config_file)]
         self._result = logs / "garbage.json"
-        self._environment = dict(environment)
+        self._environment = environment
         self._clock = clock
         self._every_s = every_hours * 3600
         self._due = clock.monotonic() + min(FIRST_S, self._every_s)
@@ -65,15 +56,7 @@ class Janitor:
 
     def _start(self) -> None:
         try:
-            with self._result.open("wb") as output, self._result.with_suffix(".out").open("wb") as errors:
-                self._process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=errors,
-                    env=self._environment,
-                    start_new_session=True,
-                )
+            self._process = start_command(self._arguments, self._result, self._environment)
         except OSError as error:  # a full disk, above all: the next one comes
             log.warning("collecting garbage could not begin", error=str(error))
             return
@@ -81,5 +64,5 @@ class Janitor:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
 
     def _last_line(self) -> str:
-        lines = self._result.with_suffix(".out").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = messages_path(self._result).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else ""

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +27,7 @@ from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import ConfigError, DistrlError, RunFailedError
 from distrl.core.runtime.codec import open_codec
+from distrl.core.runtime.command import start_command
 from distrl.core.runtime.janitor import Janitor
 from distrl.core.runtime.lock import held
 from distrl.core.runtime.log import configure_logging
@@ -378,18 +378,8 @@ class Supervisor:
 
     def _start_evaluation(self, version: int, tasks: int) -> tuple[subprocess.Popen[bytes], Path]:
         path = self._directory / "logs" / f"evaluate-{version}.json"
-        command = [sys.executable, "-m", "distrl.core.cli.main", "evaluate", "--config", str(self._config_file)]
-        command += ["--weights", str(version), "--tasks", str(tasks), "--json"]
-        with path.open("wb") as output, path.with_suffix(".out").open("wb") as errors:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env=self._environment,
-                start_new_session=True,
-            )
-        return process, path
+        arguments = ["evaluate", "--config", str(self._config_file), "--weights", str(version), "--tasks", str(tasks)]
+        return start_command(arguments, path, self._environment), path
 
     # --- telling ----------------------------------------------------------------------------
 
