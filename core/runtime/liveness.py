@@ -15,7 +15,7 @@ from distrl.core.contracts.clock import Clock
 from distrl.core.contracts.events import NodeStatus, Role
 from distrl.core.contracts.topic import TopicName
 from distrl.core.errors import BusUnavailableError, CodecError, RegistryUnavailableError
-from distrl.core.runtime.scan import OnUnreadable
+from distrl.core.runtime.scan import OnUnreadable, records
 from distrl.core.runtime.wall_clock import WallClock
 
 MISSED = 3
@@ -109,23 +109,41 @@ class LiveNodes:
         self._consumer = bus.consumer([TopicName(run)("nodes")], start=Start.earliest())
         self._codec = codec
         self._signs = Signs(clock)
+        self._newest_ms = 0
 
     def poll(self) -> None:
-        """Take in what has come; never waits for more."""
+        """Take in what has come; never waits for more. The first calls may bring nothing yet: see ``catch_up``."""
         if not self._signs.following:
             with contextlib.suppress(BusUnavailableError):
                 self._signs.follow(self._consumer.end_offsets())
-        while records := self._consumer.poll(0.0, 500):
-            for record in records:
-                if record.value is None:
-                    self._signs.left((record.key or b"").decode("utf-8", "replace"))
-                    continue
-                try:
-                    with contextlib.suppress(RegistryUnavailableError):  # the next sign of life is not far
-                        self._signs.heard(record, self._codec.decode(record.value, NodeStatus, record.headers))
-                except CodecError as error:
-                    self._on_unreadable(record, error)
+        while found := self._consumer.poll(0.0, 500):
+            for record in found:
+                self._take(record)
         self._signs.looked()
+
+    def catch_up(self) -> None:
+        """Take in all that is on the log by now, and wait for it. Raises ``BusUnavailableError``."""
+        ends = self._consumer.end_offsets()
+        self._signs.follow(ends)
+        for record in records(self._consumer, ends):
+            self._take(record)
+        self._signs.looked()
+
+    @property
+    def newest_ms(self) -> int:
+        """Time of the newest record (milliseconds since the epoch), tombstones too; 0 if there was none."""
+        return self._newest_ms
+
+    def _take(self, record: Record) -> None:
+        self._newest_ms = max(self._newest_ms, record.timestamp_ms)
+        if record.value is None:
+            self._signs.left((record.key or b"").decode("utf-8", "replace"))
+            return
+        try:
+            with contextlib.suppress(RegistryUnavailableError):  # the next sign of life is not far
+                self._signs.heard(record, self._codec.decode(record.value, NodeStatus, record.headers))
+        except CodecError as error:
+            self._on_unreadable(record, error)
 
     def alive(self, role: Role, where: Callable[[NodeStatus], bool] = lambda _: True) -> list[NodeStatus]:
         """The living nodes of a role, by node id."""

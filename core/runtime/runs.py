@@ -14,7 +14,6 @@ from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import HOUR_MS, RUN_PATTERN, TopicName
 from distrl.core.errors import BusAuthorizationError, BusError, UnknownTopicError
 from distrl.core.runtime.liveness import LiveNodes
-from distrl.core.runtime.scan import records
 
 log = structlog.get_logger(__name__)
 
@@ -64,12 +63,13 @@ def known_runs(bus: Bus, store: BlobStore, codec: Codec, clock: Clock, *, only: 
     except BusAuthorizationError as error:
         log.warning("sizes on the log are not known", error=str(error))
         sizes = {}
-    ends = admin.end_offsets(topics)
     for name in topics:
         if (run := run_of(_run_name(name))) is not None:
             run.topics += 1
             run.log_bytes += sizes.get(name, 0)
-            run.records += sum(end for part, end in ends.items() if part.topic == name)
+    for partition, end in admin.end_offsets(topics).items():
+        if (run := run_of(_run_name(partition.topic))) is not None:
+            run.records += end
     for name in admin.groups(prefix):
         if (run := run_of(_run_name(name))) is not None:
             run.groups += 1
@@ -120,15 +120,12 @@ def _run_name(name: str) -> str:
 
 def _look_at_nodes(run: KnownRun, bus: Bus, codec: Codec, clock: Clock) -> None:
     try:
-        topic = TopicName(run.run)("nodes")
-        with bus.consumer([topic]) as consumer:
-            for record in records(consumer):
-                run.last_activity_ms = max(run.last_activity_ms, record.timestamp_ms)
         nodes = LiveNodes(bus, codec, run.run, clock)
     except UnknownTopicError:
         return
     try:
-        nodes.poll()
+        nodes.catch_up()
+        run.last_activity_ms = max(run.last_activity_ms, nodes.newest_ms)
         run.alive = sorted(status.envelope.node for role in ROLES for status in nodes.alive(role))
     finally:
         nodes.close()

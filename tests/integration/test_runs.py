@@ -23,7 +23,7 @@ from distrl.core.contracts.clock import SystemClock
 from distrl.core.contracts.events import Envelope, NodeStatus
 from distrl.core.contracts.store import BlobStore
 from distrl.core.contracts.topic import TopicName, run_topics
-from distrl.core.errors import StoreUnavailableError
+from distrl.core.errors import RunInUseError, StoreUnavailableError
 from distrl.core.runtime.runs import known_runs, remove_run
 
 if TYPE_CHECKING:
@@ -218,7 +218,10 @@ def test_on_kafka_and_s3(
         known = place.known()
         assert (known[run].topics, known[run].records, known[run].groups, known[run].objects) == (9, 3, 1, 2)
         assert known[run].log_bytes > 0
-        assert place.call("delete", run, "--yes") == 0
+        place.sign(run)
+        assert place.known()[run].alive == ["collector-0"]
+        assert place.call("delete", run, "--yes") == RunInUseError.exit_code
+        assert place.call("delete", run, "--yes", "--force") == 0
         deadline = threading.Event()
         for _ in range(100):
             known = place.known()
