@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,7 +270,9 @@ def _readable(data: bytes) -> str:
 
 
 def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if time_ms > 0 else ""
+    from distrl.core.cli.table import utc
+
+    return utc(time_ms) if time_ms > 0 else ""
 
 
 def _any(*filters: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -27,13 +26,15 @@ def list_runs(config: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Runs that the log or the store knows: what they hold, when they were last active, and who is alive."""
     loaded = option.load(config, overrides)
     from distrl.core.cli.session import bus_of, codec_of, store_of
-    from distrl.core.cli.table import show
+    from distrl.core.cli.table import show, utc
     from distrl.core.contracts.clock import SystemClock
     from distrl.core.runtime.runs import known_runs
 
     with bus_of(loaded) as bus, store_of(loaded) as store:
         runs = known_runs(bus, store, codec_of(loaded), SystemClock())
-    rows = [asdict(run) | {"last_activity": _time(run.last_activity_ms)} for run in runs]
+    rows = [
+        asdict(run) | {"last_activity": utc(run.last_activity_ms) if run.last_activity_ms else None} for run in runs
+    ]
     columns = ("run", "topics", "records", "log_bytes", "groups", "objects", "store_bytes", "last_activity", "alive")
     show(columns, rows, as_json=as_json, empty="neither the log nor the store knows a run")
 
@@ -87,7 +88,3 @@ def delete(
         click.echo(
             f"groups with members stay: {', '.join(removed.groups_in_use)}; once those are gone, call this again"
         )
-
-
-def _time(time_ms: int) -> str | None:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if time_ms else None

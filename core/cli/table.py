@@ -6,6 +6,7 @@ import json
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -94,6 +95,11 @@ def cell(value: Any) -> Text:
             return Text(plain(", ".join(str(item) for item in value)))
         case _:
             return Text(plain(str(value)))
+
+
+def utc(time_ms: int) -> str:
+    """A time in milliseconds since the epoch as people and programs read it: RFC 3339, to the second."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plain(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as
     """Versions, sizes and hashes, oldest first, and which of them are still in the store (learner.weights_kept)."""
     loaded = option.load(config, overrides, run__name=name)
     from distrl.core.cli.session import bus_of, codec_of, store_of
-    from distrl.core.cli.table import show
+    from distrl.core.cli.table import show, utc
     from distrl.core.runtime.weights import history
 
     with bus_of(loaded) as bus, store_of(loaded) as store:
@@ -37,7 +36,7 @@ def list_versions(config: Path, name: str | None, overrides: tuple[str, ...], as
                 "version": update.version,
                 "epoch": update.epoch,
                 "policy": update.policy,
-                "published": datetime.fromtimestamp(update.envelope.time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "published": utc(update.envelope.time_ms),
                 "ingested": update.ingested,
                 "bytes": update.blob.size,
                 "sha256": update.blob.sha256,
