@@ -25,6 +25,8 @@ class ManualClock:
     def __init__(self, time_ms: int = START_MS) -> None:
         self._start_ms = time_ms
         self._seconds = 0.0
+        self.set_forward_s = 0.0
+        """By how many seconds the wall clock was set, forwards or back; its monotonic time knows nothing of it."""
         self._lock = threading.Lock()
 
     def advance(self, seconds: float) -> None:
@@ -35,7 +37,7 @@ class ManualClock:
             self._seconds += seconds
 
     def time_ms(self) -> int:
-        return self._start_ms + round(self.monotonic() * 1000)
+        return self._start_ms + round((self.monotonic() + self.set_forward_s) * 1000)
 
     def monotonic(self) -> float:
         with self._lock:

@@ -13,23 +13,12 @@ TOPIC = "distrl.demo.nodes"
 HOURS_S = 7 * 3600.0
 
 
-class SettableClock(ManualClock):
-    """A clock whose wall time can be set while its monotonic time goes on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_forward_s = 0.0
-
-    def time_ms(self) -> int:
-        return super().time_ms() + round(self.set_forward_s * 1000)
-
-
 class View:
     """Signs of life of one node, a sign a second."""
 
     def __init__(self, *, before: int = 0) -> None:
         """``before``: offset at which the log ends when the reader comes."""
-        self.clock = SettableClock()
+        self.clock = ManualClock()
         self.signs = Signs(self.clock)
         self.signs.follow({TopicPartition(TOPIC, 0): before})
         self.offset = 0
